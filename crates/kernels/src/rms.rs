@@ -1,0 +1,44 @@
+//! Root-mean-square normalisation without a gain: `rms(v) = v / sqrt(mean(v^2) + eps)`.
+
+use burn::tensor::Tensor;
+
+/// `1 / sqrt(mean(x^2) + eps)` over the last axis, which is kept with length one.
+///
+/// # Shapes
+/// - `x`: `[..., width]`
+/// - output: `[..., 1]`
+pub fn inverse_rms<const D: usize>(x: Tensor<D>, eps: f64) -> Tensor<D> {
+    (x.square().mean_dim(D - 1) + eps).sqrt().recip()
+}
+
+/// `x / sqrt(mean(x^2) + eps)` over the last axis.
+///
+/// # Shapes
+/// - `x` and output: `[..., width]`
+pub fn rms<const D: usize>(x: Tensor<D>, eps: f64) -> Tensor<D> {
+    let inverse = inverse_rms(x.clone(), eps);
+    x * inverse
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn rows_are_scaled_to_unit_mean_square() {
+        let x = Tensor::<2>::from_floats([[3.0, 4.0], [-6.0, 8.0]], &Device::flex());
+        let y: Vec<f32> = rms(x, 0.0).try_into_vec_as().unwrap();
+        let r = 12.5f32.sqrt();
+        for (got, want) in y.iter().zip([3.0 / r, 4.0 / r, -3.0 / r, 4.0 / r]) {
+            assert!((got - want).abs() < 1e-6, "{got} is not {want}");
+        }
+    }
+
+    #[test]
+    fn epsilon_keeps_a_zero_row_at_zero() {
+        let x = Tensor::<2>::zeros([1, 4], &Device::flex());
+        let y: Vec<f32> = rms(x, 1e-6).try_into_vec_as().unwrap();
+        assert_eq!(y, vec![0.0; 4]);
+    }
+}

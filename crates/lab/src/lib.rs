@@ -1,0 +1,1 @@
+//! What is done with models: proving, and later training, comparing and diagnosing.

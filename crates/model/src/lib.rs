@@ -1,0 +1,1 @@
+//! A decoder-only Transformer whose residual stream is a policy.

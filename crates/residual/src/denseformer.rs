@@ -1,0 +1,128 @@
+//! DenseFormer: after block i, `x = sum_{j <= i} a_ij X_j`, a learned average over depth.
+//!
+//! `X_0` is the embedding and `X_j` what block j itself produced, before its averaging. At the
+//! start `a_ii = 1` and the rest is zero, which is PreNorm. Pagliardini et al., "DenseFormer",
+//! arXiv 2402.02622 (dilation 1, period 1).
+
+use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
+use crate::policy::{About, Cost, PolicyConfig};
+use crate::prenorm::additive_cost;
+use crate::probe::{Place, Probe, Signal, show};
+use crate::residual::{Read, Residual};
+use crate::site::{Dimensions, Site, SubLayer};
+use crate::weights::{Init, Weights};
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Settings of [`DenseFormer`]: there are none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DenseFormerConfig {}
+
+impl PolicyConfig for DenseFormerConfig {
+    type Policy = DenseFormer;
+
+    const ABOUT: About = About {
+        kind: "denseformer",
+        summary: "prenorm blocks followed by a learned average over all earlier blocks",
+        equation: "x = sum_{j<=i} a_ij X_j after block i",
+        state: "(blocks + 1) d",
+        parameters: "sum_{i=1..blocks} (i + 1)",
+        paper: "Pagliardini et al. 2024, arXiv 2402.02622",
+    };
+
+    fn cost(&self, dimensions: &Dimensions) -> Cost {
+        let base = additive_cost(dimensions);
+        let (d, blocks) = (dimensions.width as u64, dimensions.blocks as u64);
+        let terms = blocks * (blocks + 3) / 2;
+        Cost {
+            flops: base.flops + 2 * d * terms,
+            state: (blocks + 2) * d,
+            saved: base.saved + (blocks + 1) * d,
+        }
+    }
+
+    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> DenseFormer {
+        let averages = (1..=dimensions.blocks)
+            .map(|i| {
+                let mut start = vec![0.0; i + 1];
+                start[i] = 1.0;
+                weights.param(format!("residual.block.{i}.weights"), [i + 1], Init::Values(start))
+            })
+            .collect();
+        DenseFormer {
+            norms: sub_layer_norms(dimensions, weights),
+            averages,
+            final_norm: final_norm(dimensions, weights),
+        }
+    }
+}
+
+/// PreNorm blocks with a weighted average after each.
+#[derive(Module, Debug)]
+pub struct DenseFormer {
+    norms: Vec<RmsNorm>,
+    averages: Vec<Param<Tensor<1>>>,
+    final_norm: RmsNorm,
+}
+
+/// The stream and what each block produced so far.
+pub struct DenseState {
+    x: Tensor<3>,
+    outputs: Vec<Tensor<3>>,
+}
+
+impl DenseFormer {
+    fn end_block(&self, site: Site, mut state: DenseState) -> DenseState {
+        state.outputs.push(state.x);
+        let weights = self.averages[site.block()].val();
+        state.x = state
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(j, x)| x.clone() * weights.clone().narrow(0, j, 1).unsqueeze())
+            .reduce(|sum, part| sum + part)
+            .expect("the embedding is always there");
+        state
+    }
+}
+
+impl Residual for DenseFormer {
+    type State = DenseState;
+    type Ticket = ();
+
+    fn open(&self, embedding: Tensor<3>) -> DenseState {
+        DenseState { x: embedding.clone(), outputs: vec![embedding] }
+    }
+
+    fn read(&self, site: Site, state: &DenseState, probe: &mut dyn Probe) -> Read<()> {
+        show(probe, Place::Site(site), Signal::Reading, || state.x.clone());
+        Read { input: self.norms[site.index].forward(state.x.clone()), ticket: () }
+    }
+
+    fn write(
+        &self,
+        site: Site,
+        mut state: DenseState,
+        _: (),
+        y: Tensor<3>,
+        _: &mut dyn Probe,
+    ) -> DenseState {
+        state.x = state.x + y;
+        self.pass(site, state)
+    }
+
+    /// The average at the end of a block belongs to the block, not to its MLP.
+    fn pass(&self, site: Site, state: DenseState) -> DenseState {
+        match site.kind() {
+            SubLayer::Attention => state,
+            SubLayer::Mlp => self.end_block(site, state),
+        }
+    }
+
+    fn close(&self, state: DenseState, probe: &mut dyn Probe) -> Tensor<3> {
+        show(probe, Place::Out, Signal::Reading, || state.x.clone());
+        self.final_norm.forward(state.x)
+    }
+}

@@ -1,0 +1,342 @@
+//! Multi-Gate Residuals: n streams, gated writes, attention-pooled reads.
+//!
+//! Stream 1 is the embedding and the first n-1 sub-layers append theirs. From then on every stream
+//! moves towards the write by its own gate, `s'_i = s_i + beta_i (f - s_i)`, with
+//! `u_i = w . rms(s_i) / sqrt(d)` and (Eq. 2, 3)
+//!
+//! - independent: `beta_i = sigmoid(u_i + b_i)`
+//! - competitive: `beta_i = exp(u_i + b_i) / (exp(b_0) + sum_j exp(u_j + b_j))`
+//!
+//! A reader pools the streams, `h = sum_i softmax_i(w . rms(s_i) / sqrt(d)) s_i` (Eq. 1). No stream
+//! can grow beyond the largest write, and every update can be undone. Gates start nearly closed, by
+//! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
+
+use crate::hc::check_streams;
+use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig};
+use crate::pool::{Pooled, Source, pool};
+use crate::probe::{Place, Probe, Signal, show, show_per_stream, show_streams};
+use crate::residual::{Read, Residual};
+use crate::site::{Dimensions, Site};
+use crate::weights::{Init, Weights};
+use burn::module::{Module, Param};
+use burn::tensor::{
+    Tensor,
+    activation::{sigmoid, softmax},
+};
+use serde::{Deserialize, Serialize};
+
+/// How gates relate to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MultiGateKind {
+    /// Each stream decides for itself.
+    Independent,
+    /// Streams and a forget logit share one softmax.
+    #[default]
+    Competitive,
+}
+
+/// How Eq. 14 is read for the independent gate, where the paper contradicts itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IndependentStart {
+    /// As printed, `b = -ln(X - n)`, which opens the gates to `1 / (1 + X - n)`.
+    #[default]
+    Literal,
+    /// As derived, with n = 1: `b = -ln(X - 1)`, which opens the gates to `1 / X`.
+    Derived,
+}
+
+/// Settings of [`MultiGate`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MultiGateConfig {
+    /// Number of streams.
+    pub streams: usize,
+    /// How gates relate to each other.
+    pub gate: MultiGateKind,
+    /// How the independent gate starts; without effect on the competitive one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub independent_start: IndependentStart,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Default for MultiGateConfig {
+    fn default() -> Self {
+        Self {
+            streams: 4,
+            gate: MultiGateKind::default(),
+            independent_start: IndependentStart::default(),
+        }
+    }
+}
+
+impl MultiGateConfig {
+    /// Sub-layers that gate instead of appending.
+    fn gated(&self, dimensions: &Dimensions) -> usize {
+        dimensions.sites().saturating_sub(self.streams - 1)
+    }
+
+    /// X of Eq. 14: the inverse of the initial gate.
+    fn inverse_gate(&self, dimensions: &Dimensions) -> f64 {
+        (self.gated(dimensions) as f64 / 21.0).sqrt() * (3f64.exp() + 1.0)
+    }
+
+    /// The n that enters Eq. 14.
+    fn competitors(&self) -> f64 {
+        match (self.gate, self.independent_start) {
+            (MultiGateKind::Independent, IndependentStart::Derived) => 1.0,
+            _ => self.streams as f64,
+        }
+    }
+
+    /// `ln(X - n)` of Eq. 14.
+    fn initial_logit(&self, dimensions: &Dimensions) -> f64 {
+        (self.inverse_gate(dimensions) - self.competitors()).ln()
+    }
+}
+
+impl PolicyConfig for MultiGateConfig {
+    type Policy = MultiGate;
+
+    const ABOUT: About = About {
+        kind: "mgr",
+        summary: "n streams with gated writes and attention-pooled reads; bounded and invertible",
+        equation: "h = sum_i softmax_i(w.rms(s_i)/sqrt(d)) s_i; s'_i = s_i + beta_i (F_l(h) - s_i)",
+        state: "n d",
+        parameters: "d L + (d + n [+ 1]) (L - n + 1)",
+        paper: "Multi-Gate Residuals 2026, arXiv 2605.23259",
+    };
+
+    fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
+        check_streams::<Self>(self.streams)
+    }
+
+    fn check_start(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
+        let (x, n) = (self.inverse_gate(dimensions), self.competitors());
+        if self.gated(dimensions) == 0 || x > n {
+            return Ok(());
+        }
+        Err(Self::refuse(format!(
+            "{} streams leave {} gated sub-layers in {} blocks, and Eq. 14 has no initial gate there: \
+             sqrt({}/21) (e^3 + 1) = {x:.2} must exceed {n}; use fewer streams or more blocks",
+            self.streams,
+            self.gated(dimensions),
+            dimensions.blocks,
+            self.gated(dimensions),
+        )))
+    }
+
+    fn cost(&self, dimensions: &Dimensions) -> Cost {
+        let (d, sites, n) =
+            (dimensions.width as u64, dimensions.sites() as u64, self.streams as u64);
+        let gated = self.gated(dimensions) as u64;
+        // Readers see the streams present: 1, 2, .. n, then always n. One RMS per changed stream.
+        let read: u64 = (0..=sites).map(|l| n.min(l + 1)).sum();
+        let changed = 1 + (sites - gated) + gated * n;
+        Cost {
+            flops: read * 4 * d
+                + gated * n * 5 * d
+                + changed * 2 * d
+                + sites * Cost::norm(d)
+                + Cost::norm(d),
+            state: n.min(sites + 1) * d,
+            // Inversion keeps each write and the gates, not the streams; plain autodiff keeps all.
+            saved: (read + sites) * d,
+        }
+    }
+
+    fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
+        if self.gated(dimensions) == 0 || self.check_start(dimensions).is_err() {
+            return Vec::new();
+        }
+        let (x, n) = (self.inverse_gate(dimensions), self.streams as f64);
+        let first = self.streams - 1;
+        match self.gate {
+            MultiGateKind::Competitive => vec![
+                InitialGate::alike("beta", first, dimensions, 1.0 / x),
+                InitialGate::alike("forget", first, dimensions, 1.0 - n / x),
+            ],
+            MultiGateKind::Independent => {
+                let beta = 1.0 / (1.0 + x - self.competitors());
+                vec![InitialGate::alike("beta", first, dimensions, beta)]
+            }
+        }
+    }
+
+    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> MultiGate {
+        let sites = dimensions.sites();
+        let start = self.initial_logit(dimensions) as f32;
+        MultiGate {
+            norms: sub_layer_norms(dimensions, weights),
+            queries: (1..sites).map(|l| query(&l.to_string(), dimensions, weights)).collect(),
+            out: query("out", dimensions, weights),
+            gates: (self.streams - 1..sites)
+                .map(|l| StreamGate::new(self, l, start, dimensions, weights))
+                .collect(),
+            final_norm: final_norm(dimensions, weights),
+            streams: self.streams,
+            eps: dimensions.norm_eps,
+        }
+    }
+}
+
+fn query(place: &str, dimensions: &Dimensions, weights: &mut Weights) -> Param<Tensor<1>> {
+    weights.param(format!("residual.{place}.pool.weight"), [dimensions.width], Init::ZEROS)
+}
+
+/// How much of a write each stream takes.
+#[derive(Module, Debug)]
+pub struct StreamGate {
+    weight: Param<Tensor<1>>,
+    bias: Param<Tensor<1>>,
+    #[module(skip)]
+    kind: MultiGateKind,
+}
+
+impl StreamGate {
+    fn new(
+        config: &MultiGateConfig,
+        site: usize,
+        start: f32,
+        dimensions: &Dimensions,
+        weights: &mut Weights,
+    ) -> Self {
+        let n = config.streams;
+        let bias = match config.gate {
+            MultiGateKind::Independent => vec![-start; n],
+            MultiGateKind::Competitive => {
+                // The forget logit alone holds the gates down.
+                let mut bias = vec![0.0; n + 1];
+                bias[0] = start;
+                bias
+            }
+        };
+        let name = |part: &str| format!("residual.{site}.gate.{part}");
+        Self {
+            weight: weights.param(name("weight"), [dimensions.width], Init::ZEROS),
+            bias: weights.param(name("bias"), [bias.len()], Init::Values(bias)),
+            kind: config.gate,
+        }
+    }
+
+    /// # Shapes
+    /// - output: `[B, T, n]`
+    fn forward(&self, streams: &[Source]) -> Tensor<3> {
+        let n = streams.len();
+        let query = scaled(&self.weight);
+        let u = Tensor::cat(streams.iter().map(|s| s.score(query.clone())).collect(), 2);
+        match self.kind {
+            MultiGateKind::Independent => sigmoid(u + self.bias.val().unsqueeze()),
+            MultiGateKind::Competitive => {
+                let [batch, time, _] = u.dims();
+                let bias = self.bias.val();
+                let forget = bias.clone().narrow(0, 0, 1).unsqueeze::<3>().expand([batch, time, 1]);
+                let logits = u + bias.narrow(0, 1, n).unsqueeze();
+                softmax(Tensor::cat(vec![forget, logits], 2), 2).narrow(2, 1, n)
+            }
+        }
+    }
+}
+
+/// A query with MGR's `1/sqrt(d)` taken in.
+fn scaled(query: &Param<Tensor<1>>) -> Tensor<1> {
+    let query = query.val();
+    let kappa = 1.0 / (query.dims()[0] as f64).sqrt();
+    query * kappa
+}
+
+/// `h = sum_i alpha_i s_i; s'_i = s_i + beta_i (F_l(h) - s_i)`.
+#[derive(Module, Debug)]
+pub struct MultiGate {
+    norms: Vec<RmsNorm>,
+    /// Of every sub-layer but the first, which reads the embedding.
+    queries: Vec<Param<Tensor<1>>>,
+    out: Param<Tensor<1>>,
+    /// Of every sub-layer after the streams are filled.
+    gates: Vec<StreamGate>,
+    final_norm: RmsNorm,
+    streams: usize,
+    eps: f64,
+}
+
+impl MultiGate {
+    fn gate(&self, site: Site) -> Option<&StreamGate> {
+        self.gates.get(site.index.checked_sub(self.streams - 1)?)
+    }
+}
+
+impl Residual for MultiGate {
+    /// At most n streams; fewer while they are being filled.
+    type State = Vec<Source>;
+    /// The gates, or nothing while streams are being filled. `[B, T, n]`
+    type Ticket = Option<Tensor<3>>;
+
+    fn open(&self, embedding: Tensor<3>) -> Vec<Source> {
+        vec![Source::new(embedding, self.eps)]
+    }
+
+    fn read(
+        &self,
+        site: Site,
+        streams: &Vec<Source>,
+        probe: &mut dyn Probe,
+    ) -> Read<Option<Tensor<3>>> {
+        let place = Place::Site(site);
+        let h = match site.index.checked_sub(1) {
+            None => streams[0].value.clone(),
+            Some(query) => {
+                let Pooled { value, weights } = pool(streams, scaled(&self.queries[query]));
+                show_per_stream(probe, place, Signal::PoolWeights, || weights);
+                value
+            }
+        };
+        let gates = self.gate(site).map(|gate| gate.forward(streams));
+        show(probe, place, Signal::Reading, || h.clone());
+        if let Some(gates) = &gates {
+            show_per_stream(probe, place, Signal::Gates, || gates.clone());
+        }
+        Read { input: self.norms[site.index].forward(h), ticket: gates }
+    }
+
+    fn write(
+        &self,
+        site: Site,
+        mut streams: Vec<Source>,
+        gates: Option<Tensor<3>>,
+        output: Tensor<3>,
+        probe: &mut dyn Probe,
+    ) -> Vec<Source> {
+        match gates {
+            None => streams.push(Source::new(output, self.eps)),
+            Some(gates) => {
+                for (i, stream) in streams.iter_mut().enumerate() {
+                    let s = stream.value.clone();
+                    let step = gates.clone().narrow(2, i, 1) * (output.clone() - s.clone());
+                    *stream = Source::new(s + step, self.eps);
+                }
+            }
+        }
+        show_streams(probe, Place::Site(site), Signal::Streams, || {
+            Tensor::stack(streams.iter().map(|s| s.value.clone()).collect(), 2)
+        });
+        streams
+    }
+
+    /// Later gates expect every stream to be there.
+    fn needs(&self, site: Site) -> Option<&'static str> {
+        (site.index < self.streams - 1 && !self.gates.is_empty())
+            .then_some("it fills one of the streams that all later gates expect")
+    }
+
+    fn close(&self, streams: Vec<Source>, probe: &mut dyn Probe) -> Tensor<3> {
+        let Pooled { value, weights } = pool(&streams, scaled(&self.out));
+        show(probe, Place::Out, Signal::Reading, || value.clone());
+        show_per_stream(probe, Place::Out, Signal::PoolWeights, || weights);
+        self.final_norm.forward(value)
+    }
+}

@@ -1,0 +1,102 @@
+//! Mix-LN: the first `floor(p M)` blocks are PostNorm, the rest PreNorm.
+//!
+//! PostNorm keeps gradients healthy in deep layers, PreNorm in shallow ones; Mix-LN puts each where
+//! it is strong. Li et al., "Mix-LN", arXiv 2412.13795.
+
+use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
+use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig};
+use crate::prenorm::additive_cost;
+use crate::probe::{Place, Probe, Signal, show};
+use crate::residual::{Read, Residual};
+use crate::site::{Dimensions, Site};
+use crate::weights::Weights;
+use burn::module::Module;
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Settings of [`MixLn`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MixLnConfig {
+    /// Share of the blocks, from the embedding on, that are PostNorm.
+    pub post_fraction: f64,
+}
+
+impl Default for MixLnConfig {
+    fn default() -> Self {
+        Self { post_fraction: 0.25 }
+    }
+}
+
+impl PolicyConfig for MixLnConfig {
+    type Policy = MixLn;
+
+    const ABOUT: About = About {
+        kind: "mixln",
+        summary: "the first blocks postnorm, the rest prenorm",
+        equation: "x' = RMSNorm_l(x + sub_l(x)) in the first floor(post_fraction blocks), then x' = x + F_l(x)",
+        state: "d",
+        parameters: "0",
+        paper: "Li et al. 2024 (Mix-LN), arXiv 2412.13795",
+    };
+
+    fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
+        if (0.0..=1.0).contains(&self.post_fraction) {
+            return Ok(());
+        }
+        Err(Self::refuse(format!(
+            "post_fraction is {}, but a share of the blocks lies between 0 and 1",
+            self.post_fraction
+        )))
+    }
+
+    fn cost(&self, dimensions: &Dimensions) -> Cost {
+        additive_cost(dimensions)
+    }
+
+    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> MixLn {
+        let post_blocks = (self.post_fraction * dimensions.blocks as f64).floor() as usize;
+        MixLn {
+            norms: sub_layer_norms(dimensions, weights),
+            post: dimensions.each_site().map(|site| site.block() < post_blocks).collect(),
+            final_norm: final_norm(dimensions, weights),
+        }
+    }
+}
+
+/// PostNorm sites, then PreNorm sites.
+#[derive(Module, Debug)]
+pub struct MixLn {
+    norms: Vec<RmsNorm>,
+    post: Vec<bool>,
+    final_norm: RmsNorm,
+}
+
+impl Residual for MixLn {
+    type State = Tensor<3>;
+    type Ticket = ();
+
+    fn open(&self, embedding: Tensor<3>) -> Tensor<3> {
+        embedding
+    }
+
+    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
+        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+        let input = if self.post[site.index] {
+            x.clone()
+        } else {
+            self.norms[site.index].forward(x.clone())
+        };
+        Read { input, ticket: () }
+    }
+
+    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
+        let sum = x + y;
+        if self.post[site.index] { self.norms[site.index].forward(sum) } else { sum }
+    }
+
+    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
+        show(probe, Place::Out, Signal::Reading, || x.clone());
+        self.final_norm.forward(x)
+    }
+}

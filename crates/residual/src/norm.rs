@@ -1,0 +1,50 @@
+//! RMSNorm with a learned gain, and the names under which norms are stored.
+
+use crate::site::{Dimensions, Site, SubLayer};
+use crate::weights::{Init, Weights};
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use hadal_kernels::rms;
+
+/// `gain * v / sqrt(mean(v^2) + eps)`.
+#[derive(Module, Debug)]
+pub struct RmsNorm {
+    gain: Param<Tensor<1>>,
+    eps: f64,
+}
+
+impl RmsNorm {
+    /// A norm over `width` features whose gain is stored under `name`.
+    pub fn new(name: impl Into<String>, width: usize, eps: f64, weights: &mut Weights) -> Self {
+        Self { gain: weights.param(name, [width], Init::ONES), eps }
+    }
+
+    /// Normalises the last axis.
+    ///
+    /// # Shapes
+    /// - `x` and output: `[..., width]`
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        rms(x, self.eps) * self.gain.val().unsqueeze()
+    }
+}
+
+/// One norm for each sub-layer: `layers.{i}.attn_norm.weight` and `layers.{i}.mlp_norm.weight`.
+pub(crate) fn sub_layer_norms(dimensions: &Dimensions, weights: &mut Weights) -> Vec<RmsNorm> {
+    dimensions
+        .each_site()
+        .map(|site| RmsNorm::new(norm_name(site), dimensions.width, dimensions.norm_eps, weights))
+        .collect()
+}
+
+/// The norm in front of the head: `norm.weight`.
+pub(crate) fn final_norm(dimensions: &Dimensions, weights: &mut Weights) -> RmsNorm {
+    RmsNorm::new("norm.weight", dimensions.width, dimensions.norm_eps, weights)
+}
+
+fn norm_name(site: Site) -> String {
+    let half = match site.kind() {
+        SubLayer::Attention => "attn",
+        SubLayer::Mlp => "mlp",
+    };
+    format!("layers.{}.{half}_norm.weight", site.block())
+}

@@ -1,0 +1,85 @@
+//! PostNorm: `x' = RMSNorm_l(x + sub_l(x))`, the original Transformer.
+//!
+//! The stream has unit scale at every depth and needs no final norm, but the gradient must pass a
+//! norm at every sub-layer. Vaswani et al., "Attention Is All You Need", arXiv 1706.03762.
+//! DeepNorm is the same module with a weight on the skip.
+
+use crate::norm::{RmsNorm, sub_layer_norms};
+use crate::policy::{About, BASE_STD, Cost, Matrix, PolicyConfig};
+use crate::probe::{Place, Probe, Signal, show};
+use crate::residual::{Read, Residual};
+use crate::site::{Dimensions, Site};
+use crate::weights::Weights;
+use burn::module::Module;
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Settings of PostNorm: there are none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PostNormConfig {}
+
+impl PolicyConfig for PostNormConfig {
+    type Policy = PostNorm;
+
+    const ABOUT: About = About {
+        kind: "postnorm",
+        summary: "the sum is normalised after every sub-layer; the original Transformer",
+        equation: "x' = RMSNorm_l(x + sub_l(x))",
+        state: "d",
+        parameters: "-d (no final norm)",
+        paper: "Vaswani et al. 2017, arXiv 1706.03762",
+    };
+
+    /// Every sum is normalised, so nothing accumulates that a depth-scaled start would hold back.
+    fn branch_std(&self, _: &Dimensions, _: Matrix) -> f64 {
+        BASE_STD
+    }
+
+    fn cost(&self, dimensions: &Dimensions) -> Cost {
+        let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
+        Cost { flops: sites * (Cost::norm(d) + d), state: d, saved: (sites + 1) * d }
+    }
+
+    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> PostNorm {
+        PostNorm::new(1.0, dimensions, weights)
+    }
+}
+
+/// `x' = RMSNorm_l(skip x + sub_l(x))`.
+#[derive(Module, Debug)]
+pub struct PostNorm {
+    norms: Vec<RmsNorm>,
+    skip: f64,
+}
+
+impl PostNorm {
+    /// With this weight on the skip connection.
+    pub(crate) fn new(skip: f64, dimensions: &Dimensions, weights: &mut Weights) -> Self {
+        Self { norms: sub_layer_norms(dimensions, weights), skip }
+    }
+}
+
+impl Residual for PostNorm {
+    type State = Tensor<3>;
+    type Ticket = ();
+
+    fn open(&self, embedding: Tensor<3>) -> Tensor<3> {
+        embedding
+    }
+
+    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
+        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+        Read { input: x.clone(), ticket: () }
+    }
+
+    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
+        let skip = if self.skip == 1.0 { x } else { x * self.skip };
+        self.norms[site.index].forward(skip + y)
+    }
+
+    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
+        show(probe, Place::Out, Signal::Reading, || x.clone());
+        x
+    }
+}

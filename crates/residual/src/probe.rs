@@ -1,0 +1,131 @@
+//! Watching a traversal from outside, so that diagnosis needs no second forward pass.
+
+use crate::site::Site;
+use burn::tensor::Tensor;
+
+/// A quantity that a traversal can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Signal {
+    /// What the sub-layer reads, before its norm; at [`Place::Out`] the read-out before the final norm. `[B, T, 1, d]`
+    Reading,
+    /// What the sub-layer returned. `[B, T, 1, d]`
+    Write,
+    /// How much of the write each stream takes. `[B, T, n, 1]`, or `[B, T, 1, d]` for a gate per channel
+    Gates,
+    /// Weights of the sources that were mixed into the reading. `[B, T, n, 1]`
+    PoolWeights,
+    /// How old streams become new ones, `[target, source]`. `[B, T, n, n]`
+    Mixing,
+    /// The streams after the write. `[B, T, n, d]`
+    Streams,
+    /// NAG: tangent of the rotation that this sub-layer applies. `[B, T, 1, 1]`
+    Gain,
+    /// NAG: logarithm of the stream's norm. `[B, T, 1, 1]`
+    LogNorm,
+    /// One where the token skipped the sub-layer, else zero. `[B, T, 1, 1]`
+    Skipped,
+}
+
+/// Where a signal was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// At a sub-layer.
+    Site(Site),
+    /// At the read-out in front of the head.
+    Out,
+}
+
+/// A watcher. Signals that nobody wants are never computed.
+pub trait Probe {
+    /// Whether [`Probe::record`] should be called for this signal.
+    fn wants(&self, signal: Signal) -> bool;
+
+    /// Receives a signal.
+    ///
+    /// # Shapes
+    /// - `value`: `[batch, time, streams, features]`, see [`Signal`]
+    fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>);
+}
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Probe for Silent {
+    fn wants(&self, _: Signal) -> bool {
+        false
+    }
+
+    fn record(&mut self, _: Place, _: Signal, _: Tensor<4>) {}
+}
+
+/// Keeps every signal of the wanted kinds.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    wanted: Vec<Signal>,
+    /// What was seen, in the order of the traversal.
+    pub seen: Vec<(Place, Signal, Tensor<4>)>,
+}
+
+impl Recorder {
+    /// A recorder of these signals.
+    pub fn of(wanted: &[Signal]) -> Self {
+        Self { wanted: wanted.to_vec(), seen: Vec::new() }
+    }
+
+    /// The first value seen of a signal at a place.
+    pub fn get(&self, place: Place, signal: Signal) -> Option<Tensor<4>> {
+        self.seen
+            .iter()
+            .find(|(p, s, _)| *p == place && *s == signal)
+            .map(|(_, _, value)| value.clone())
+    }
+}
+
+impl Probe for Recorder {
+    fn wants(&self, signal: Signal) -> bool {
+        self.wanted.contains(&signal)
+    }
+
+    fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>) {
+        self.seen.push((place, signal, value));
+    }
+}
+
+/// Records a signal of one vector per token if the probe wants it.
+///
+/// # Shapes
+/// - value: `[batch, time, features]`, recorded as one stream
+pub(crate) fn show(
+    probe: &mut dyn Probe,
+    place: Place,
+    signal: Signal,
+    value: impl FnOnce() -> Tensor<3>,
+) {
+    show_streams(probe, place, signal, || value().unsqueeze_dim(2));
+}
+
+/// Records a signal of one number per stream and token if the probe wants it.
+///
+/// # Shapes
+/// - value: `[batch, time, streams]`
+pub(crate) fn show_per_stream(
+    probe: &mut dyn Probe,
+    place: Place,
+    signal: Signal,
+    value: impl FnOnce() -> Tensor<3>,
+) {
+    show_streams(probe, place, signal, || value().unsqueeze_dim(3));
+}
+
+/// Records a signal that already has its stream axis if the probe wants it.
+pub(crate) fn show_streams(
+    probe: &mut dyn Probe,
+    place: Place,
+    signal: Signal,
+    value: impl FnOnce() -> Tensor<4>,
+) {
+    if probe.wants(signal) {
+        probe.record(place, signal, value());
+    }
+}

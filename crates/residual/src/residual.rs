@@ -1,0 +1,104 @@
+//! The one idea everything rests on: a depth state flows past a row of sub-layers, and a policy
+//! decides how each sub-layer reads from it and how its output is written back.
+
+use crate::probe::{Place, Probe, Signal, show};
+use crate::site::Site;
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+/// What a sub-layer is given, and what the policy wants back when it has run.
+pub struct Read<Ticket> {
+    /// The sub-layer's input, already normalised if the policy normalises. `[B, T, d]`
+    pub input: Tensor<3>,
+    /// What reading computed that writing needs: gates, a normalised stream, or nothing.
+    pub ticket: Ticket,
+}
+
+/// A way to carry information through depth.
+///
+/// Nothing here mixes tokens: what flows through depth at a token depends on that token alone. So
+/// one implementation serves training, prefill and one-token decoding, and no policy needs a cache.
+pub trait Residual: Module {
+    /// What flows through depth. It is moved, never shared.
+    type State;
+    /// Travels from a site's read to its write.
+    type Ticket;
+
+    /// The state in front of the first sub-layer.
+    ///
+    /// # Shapes
+    /// - `embedding`: `[B, T, d]`
+    fn open(&self, embedding: Tensor<3>) -> Self::State;
+
+    /// What the sub-layer at `site` is given.
+    fn read(&self, site: Site, state: &Self::State, probe: &mut dyn Probe) -> Read<Self::Ticket>;
+
+    /// The state after the sub-layer at `site` returned `output`, of shape `[B, T, d]`.
+    fn write(
+        &self,
+        site: Site,
+        state: Self::State,
+        ticket: Self::Ticket,
+        output: Tensor<3>,
+        probe: &mut dyn Probe,
+    ) -> Self::State;
+
+    /// The state when the sub-layer at `site` is absent: it neither reads nor writes.
+    ///
+    /// Overridden where something other than the sub-layer happens at the site, such as the end of
+    /// a block.
+    fn pass(&self, _site: Site, state: Self::State) -> Self::State {
+        state
+    }
+
+    /// Why the site cannot be absent, if it cannot.
+    fn needs(&self, _site: Site) -> Option<&'static str> {
+        None
+    }
+
+    /// What the head multiplies: the read-out after the final norm.
+    ///
+    /// # Shapes
+    /// - output: `[B, T, d]`
+    fn close(&self, state: Self::State, probe: &mut dyn Probe) -> Tensor<3>;
+
+    /// From the embedding to the head's input, past every sub-layer. This is the only loop over
+    /// depth in hadal.
+    ///
+    /// # Shapes
+    /// - `embedding` and output: `[B, T, d]`
+    fn traverse(
+        &self,
+        embedding: Tensor<3>,
+        layers: &mut dyn SubLayers,
+        probe: &mut dyn Probe,
+    ) -> Tensor<3> {
+        let mut state = self.open(embedding);
+        for site in (0..layers.sites()).map(Site::new) {
+            if layers.absent(site) {
+                state = self.pass(site, state);
+                continue;
+            }
+            let Read { input, ticket } = self.read(site, &state, probe);
+            let output = layers.run(site, input);
+            show(probe, Place::Site(site), Signal::Write, || output.clone());
+            state = self.write(site, state, ticket, output, probe);
+        }
+        self.close(state, probe)
+    }
+}
+
+/// The row of sub-layers that a traversal walks along: bare functions without norms or skips.
+pub trait SubLayers {
+    /// How many there are.
+    fn sites(&self) -> usize;
+
+    /// Whether this one is left out of the traversal.
+    fn absent(&self, site: Site) -> bool;
+
+    /// Applies the sub-layer.
+    ///
+    /// # Shapes
+    /// - `input` and output: `[B, T, d]`
+    fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3>;
+}

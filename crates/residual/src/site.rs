@@ -1,0 +1,69 @@
+//! Where in the depth of a model something happens.
+
+use std::fmt;
+
+/// The two kinds of sub-layer; a block is one of each, attention first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SubLayer {
+    /// Causal self-attention.
+    Attention,
+    /// The position-wise feed-forward network.
+    Mlp,
+}
+
+/// One sub-layer of the model, counted from the embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// Sub-layer index from 0: attention of block i is 2i, its MLP 2i + 1.
+    pub index: usize,
+}
+
+impl Site {
+    /// The site with this sub-layer index.
+    pub fn new(index: usize) -> Self {
+        Self { index }
+    }
+
+    /// Block index from 0.
+    pub fn block(self) -> usize {
+        self.index / 2
+    }
+
+    /// Which half of the block this is.
+    pub fn kind(self) -> SubLayer {
+        if self.index.is_multiple_of(2) { SubLayer::Attention } else { SubLayer::Mlp }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind() {
+            SubLayer::Attention => "attention",
+            SubLayer::Mlp => "mlp",
+        };
+        write!(f, "{kind} of block {}", self.block())
+    }
+}
+
+/// What a policy must know about the model it serves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dimensions {
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Transformer blocks; each holds two sites.
+    pub blocks: usize,
+    /// Added to the mean square in every RMS normalisation.
+    pub norm_eps: f64,
+}
+
+impl Dimensions {
+    /// Number of sub-layers.
+    pub fn sites(&self) -> usize {
+        2 * self.blocks
+    }
+
+    /// Every site from the embedding to the head.
+    pub fn each_site(&self) -> impl Iterator<Item = Site> + use<> {
+        (0..self.sites()).map(Site::new)
+    }
+}

@@ -1,0 +1,133 @@
+//! What HC, mHC and mHC-lite share: n streams that are mixed into one reading, mixed into each
+//! other, and written to with a weight per stream. They differ in how a site finds the weights.
+
+use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
+use crate::policy::Cost;
+use crate::probe::{Place, Probe, Signal, show, show_streams};
+use crate::residual::{Read, Residual};
+use crate::site::{Dimensions, Site};
+use crate::weights::Weights;
+use burn::module::{Module, ModuleDisplay};
+use burn::tensor::Tensor;
+
+/// A site that finds its mixing weights from the streams.
+pub trait Mixer: Module + ModuleDisplay {
+    /// # Shapes
+    /// - `streams`: `[B, T, n, d]`
+    fn mix(&self, streams: &Tensor<4>) -> Mix;
+}
+
+/// How one site treats the streams of each token.
+pub struct Mix {
+    /// Weight of each stream in the reading. `[B, T, n]`
+    pub pre: Tensor<3>,
+    /// `[target, source]` weights from old to new streams. `[B, T, n, n]`
+    pub res: Tensor<4>,
+    /// Weight of the write in each stream. `[B, T, n]`
+    pub post: Tensor<3>,
+}
+
+impl Mix {
+    /// Shows the weights to the probe.
+    fn show(&self, site: Site, probe: &mut dyn Probe) {
+        let place = Place::Site(site);
+        show_streams(probe, place, Signal::PoolWeights, || self.pre.clone().unsqueeze_dim(3));
+        show_streams(probe, place, Signal::Mixing, || self.res.clone());
+        show_streams(probe, place, Signal::Gates, || self.post.clone().unsqueeze_dim(3));
+    }
+
+    /// `h = sum_i pre_i H_i`.
+    ///
+    /// # Shapes
+    /// - `streams`: `[B, T, n, d]`
+    /// - output: `[B, T, d]`
+    fn read(&self, streams: Tensor<4>) -> Tensor<3> {
+        self.pre.clone().unsqueeze_dim::<4>(2).matmul(streams).squeeze_dim(2)
+    }
+
+    /// `H'_i = sum_j res_ij H_j + post_i f`.
+    ///
+    /// # Shapes
+    /// - `streams` and output: `[B, T, n, d]`
+    /// - `output`: `[B, T, d]`
+    fn write(self, streams: Tensor<4>, output: Tensor<3>) -> Tensor<4> {
+        let written = self.post.unsqueeze_dim::<4>(3) * output.unsqueeze_dim::<4>(2);
+        self.res.matmul(streams) + written
+    }
+}
+
+/// `h = sum_i pre_i H_i; H'_i = sum_j res_ij H_j + post_i F_l(h)`, from n copies of the embedding to
+/// the sum of the streams.
+#[derive(Module, Debug)]
+pub struct MixedStreams<M: Mixer> {
+    norms: Vec<RmsNorm>,
+    sites: Vec<M>,
+    final_norm: RmsNorm,
+    streams: usize,
+}
+
+impl<M: Mixer> MixedStreams<M> {
+    /// `streams` streams, mixed at each site as `site` says.
+    pub(crate) fn new(
+        streams: usize,
+        dimensions: &Dimensions,
+        weights: &mut Weights,
+        mut site: impl FnMut(Site, &mut Weights) -> M,
+    ) -> Self {
+        Self {
+            norms: sub_layer_norms(dimensions, weights),
+            sites: dimensions.each_site().map(|at| site(at, weights)).collect(),
+            final_norm: final_norm(dimensions, weights),
+            streams,
+        }
+    }
+}
+
+impl<M: Mixer> Residual for MixedStreams<M> {
+    /// `[B, T, n, d]`
+    type State = Tensor<4>;
+    type Ticket = Mix;
+
+    fn open(&self, embedding: Tensor<3>) -> Tensor<4> {
+        embedding.unsqueeze_dim::<4>(2).repeat_dim(2, self.streams)
+    }
+
+    fn read(&self, site: Site, streams: &Tensor<4>, probe: &mut dyn Probe) -> Read<Mix> {
+        let mix = self.sites[site.index].mix(streams);
+        let h = mix.read(streams.clone());
+        show(probe, Place::Site(site), Signal::Reading, || h.clone());
+        mix.show(site, probe);
+        Read { input: self.norms[site.index].forward(h), ticket: mix }
+    }
+
+    fn write(
+        &self,
+        site: Site,
+        streams: Tensor<4>,
+        mix: Mix,
+        output: Tensor<3>,
+        probe: &mut dyn Probe,
+    ) -> Tensor<4> {
+        let streams = mix.write(streams, output);
+        show_streams(probe, Place::Site(site), Signal::Streams, || streams.clone());
+        streams
+    }
+
+    fn close(&self, streams: Tensor<4>, probe: &mut dyn Probe) -> Tensor<3> {
+        let out: Tensor<3> = streams.sum_dim(2).squeeze_dim(2);
+        show(probe, Place::Out, Signal::Reading, || out.clone());
+        self.final_norm.forward(out)
+    }
+}
+
+/// Cost of mixing n streams, where finding the weights takes `weights` FLOPs at each site.
+pub fn mixing_cost(dimensions: &Dimensions, n: u64, weights: u64) -> Cost {
+    let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
+    let mixing = 2 * n * d + 2 * n * n * d + 2 * n * d;
+    Cost {
+        flops: sites * (weights + mixing + Cost::norm(d)) + n * d + Cost::norm(d),
+        state: n * d,
+        // The streams at every site, and every write.
+        saved: sites * (n + 1) * d + d,
+    }
+}
