@@ -1,1 +1,33 @@
-fn main() {}
+//! The `hadal` command line: what was typed, what it means, one library call, what is shown.
+
+mod commands;
+mod failure;
+mod output;
+
+use clap::Parser;
+use commands::Command;
+use failure::Failure;
+use std::process::ExitCode;
+
+/// A workbench for very deep language models.
+///
+/// hadal builds, proves, inspects and runs Transformers whose residual stream is a policy: prenorm,
+/// hyper-connections, Attention Residuals, Multi-Gate Residuals, NAG and more.
+#[derive(Parser)]
+#[command(name = "hadal", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    // The tokenizer library can panic on a broken file; it is caught and reported as an error, so
+    // the default hook's trace would only be noise.
+    std::panic::set_hook(Box::new(|_| {}));
+    let outcome = std::panic::catch_unwind(|| Cli::parse().command.run());
+    match outcome {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => failure.report(),
+        Err(panic) => Failure::bug(&panic).report(),
+    }
+}

@@ -1,1 +1,5 @@
-//! What is done with models: proving, and later training, comparing and diagnosing.
+//! What is done with models: so far, proving that they compute what the papers say.
+
+mod parity;
+
+pub use parity::{Comparison, DEFAULT_TOLERANCE, ParityError, ParityReport, parity};

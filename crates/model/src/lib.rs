@@ -1,1 +1,33 @@
 //! A decoder-only Transformer whose residual stream is a policy.
+//!
+//! The [`Decoder`] holds the branches (attention and MLP) and one residual policy; a single
+//! [`Decoder::logits`] serves training, prefill, one-token decoding and diagnosis, as its [`Pass`]
+//! says. Checkpoints are directories with `config.json` and `model.safetensors`.
+
+mod attention;
+mod cache;
+mod checkpoint;
+mod config;
+mod cost;
+mod decoder;
+mod generate;
+mod import;
+mod layers;
+mod loss;
+mod mlp;
+mod rope;
+mod sampling;
+mod tensor_file;
+mod tokenizer;
+
+pub use burn::tensor::Device;
+pub use cache::Cache;
+pub use checkpoint::{Checkpoint, CheckpointError, load, read_config, save};
+pub use config::{ConfigError, DepthKv, MlpKind, ModelConfig};
+pub use cost::{ModelCost, ParameterGroup};
+pub use decoder::{Decoder, Pass, PassError, Tokens};
+pub use generate::{GenerateError, Generated, StopReason, generate};
+pub use loss::cross_entropy;
+pub use sampling::{Sampler, Sampling, SamplingError};
+pub use tensor_file::{TensorFile, TensorFileError};
+pub use tokenizer::{TextStream, Tokenizer, TokenizerError};

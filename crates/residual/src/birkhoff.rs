@@ -2,7 +2,7 @@
 //! doubly stochastic, exactly and for any logits.
 
 /// All permutations of `0..n` in lexicographic order.
-pub fn permutations(n: usize) -> Vec<Vec<usize>> {
+pub(crate) fn permutations(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![Vec::new()];
     }
@@ -21,7 +21,7 @@ pub fn permutations(n: usize) -> Vec<Vec<usize>> {
 }
 
 /// The permutation matrices as rows of an `[n!, n n]` matrix: `P_k[i][perm_k(i)] = 1`.
-pub fn permutation_matrices(n: usize) -> Vec<f32> {
+pub(crate) fn permutation_matrices(n: usize) -> Vec<f32> {
     let mut rows = Vec::new();
     for permutation in permutations(n) {
         for target in permutation {

@@ -6,7 +6,9 @@
 //! dynamic parts are zero. Zhu et al., "Hyper-Connections", arXiv 2409.19606.
 
 use crate::norm::RmsNorm;
-use crate::policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
+use crate::policy::{
+    About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, check_streams,
+};
 use crate::site::{Dimensions, Site};
 use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
 use crate::weights::{Init, Weights};
@@ -33,19 +35,8 @@ impl Default for HyperConnectionsConfig {
 /// n streams, mixed by learned matrices.
 pub type HyperConnections = MixedStreams<Connection>;
 
-/// More streams than any paper has tried; the bound keeps a mistyped config from eating the machine.
-pub(crate) const MOST_STREAMS: usize = 1024;
-
-/// Refuses a number of streams that makes no model.
-pub(crate) fn check_streams<C: PolicyConfig>(streams: usize) -> Result<(), InvalidPolicy> {
-    match streams {
-        0 => Err(C::refuse("streams is 0, but at least one stream must carry the tokens")),
-        n if n > MOST_STREAMS => {
-            Err(C::refuse(format!("streams is {n}, but at most {MOST_STREAMS} are supported")))
-        }
-        _ => Ok(()),
-    }
-}
+/// More streams than any paper has tried; the square of this is stored at every site.
+const MOST_STREAMS: usize = 64;
 
 /// Scale of the dynamic parts at the start.
 const DYNAMIC_SCALE: f64 = 0.01;
@@ -63,7 +54,7 @@ impl PolicyConfig for HyperConnectionsConfig {
     };
 
     fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams)
+        check_streams::<Self>(self.streams, MOST_STREAMS)
     }
 
     /// The read-out sums n streams and divides by their joint norm, so each write starts larger by

@@ -11,9 +11,8 @@
 //! can grow beyond the largest write, and every update can be undone. Gates start nearly closed, by
 //! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
 
-use crate::hc::check_streams;
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::{Pooled, Source, pool};
 use crate::probe::{Place, Probe, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
@@ -75,6 +74,9 @@ impl Default for MultiGateConfig {
     }
 }
 
+/// Beyond twice the deepest model, where every sub-layer would have a stream of its own.
+const MOST_STREAMS: usize = 16_384;
+
 impl MultiGateConfig {
     /// Sub-layers that gate instead of appending.
     fn gated(&self, dimensions: &Dimensions) -> usize {
@@ -113,7 +115,7 @@ impl PolicyConfig for MultiGateConfig {
     };
 
     fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams)
+        check_streams::<Self>(self.streams, MOST_STREAMS)
     }
 
     fn check_start(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {

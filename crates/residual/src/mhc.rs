@@ -6,8 +6,7 @@
 //! norm one, so no product of them over depth can explode. Xie et al., arXiv 2512.24880. The initial
 //! biases are those of the mHC-lite authors' code, the paper being silent.
 
-use crate::hc::check_streams;
-use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::project;
 use crate::sinkhorn::sinkhorn;
 use crate::site::{Dimensions, Site};
@@ -43,6 +42,8 @@ const CHOSEN_BIAS: f64 = 1.0;
 pub(crate) const OFF_DIAGONAL_BIAS: f64 = -8.0;
 /// Scale of the input-dependent part at the start.
 const START_SCALE: f64 = 0.01;
+/// The square of this is stored at every site.
+const MOST_STREAMS: usize = 64;
 const MOST_ITERATIONS: usize = 1000;
 
 fn logistic(x: f64) -> f64 {
@@ -72,7 +73,7 @@ impl PolicyConfig for ManifoldHyperConnectionsConfig {
     };
 
     fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams)?;
+        check_streams::<Self>(self.streams, MOST_STREAMS)?;
         if self.sinkhorn_iters == 0 || self.sinkhorn_iters > MOST_ITERATIONS {
             return Err(Self::refuse(format!(
                 "sinkhorn_iters is {}, but it must be between 1 and {MOST_ITERATIONS} (the paper uses 20)",

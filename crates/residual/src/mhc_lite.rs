@@ -4,9 +4,8 @@
 //! is n! logits, which ends at a few streams. arXiv 2601.05732.
 
 use crate::birkhoff::permutation_matrices;
-use crate::hc::check_streams;
 use crate::mhc::{ManifoldSite, OFF_DIAGONAL_BIAS, initial_stream_gates};
-use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::project;
 use crate::site::Dimensions;
 use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
@@ -59,7 +58,7 @@ impl PolicyConfig for ManifoldLiteConfig {
     };
 
     fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams)?;
+        check_streams::<Self>(self.streams, usize::MAX)?;
         if self.streams > MOST_STREAMS {
             return Err(Self::refuse(format!(
                 "streams is {n}, which means {n}! = {permutations} permutations at every sub-layer; \

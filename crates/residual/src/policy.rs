@@ -162,3 +162,17 @@ pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Defau
         InvalidPolicy { kind: Self::ABOUT.kind, reason: reason.into() }
     }
 }
+
+/// Refuses a number of streams that makes no model, or one that only a mistyped config asks for.
+pub(crate) fn check_streams<C: PolicyConfig>(
+    streams: usize,
+    most: usize,
+) -> Result<(), InvalidPolicy> {
+    match streams {
+        0 => Err(C::refuse("streams is 0, but at least one stream must carry the tokens")),
+        n if n > most => {
+            Err(C::refuse(format!("streams is {n}, but at most {most} are supported")))
+        }
+        _ => Ok(()),
+    }
+}

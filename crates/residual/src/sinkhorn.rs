@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 ///
 /// # Shapes
 /// - `logits` and output: `[B, T, n, n]`
-pub fn sinkhorn(logits: Tensor<4>, iterations: usize) -> Tensor<4> {
+pub(crate) fn sinkhorn(logits: Tensor<4>, iterations: usize) -> Tensor<4> {
     let mut log = logits;
     for _ in 0..iterations {
         log = log.clone() - log_sum_exp(log, 2);

@@ -1,0 +1,219 @@
+//! `hadal generate`: text from a model. The text goes to stdout, everything else to stderr.
+
+use crate::failure::Failure;
+use crate::output::print_json;
+use clap::Args;
+use hadal_model::{
+    Checkpoint, Device, Generated, Sampler, Sampling, StopReason, TextStream, Tokenizer, generate,
+    load,
+};
+use serde_json::json;
+use std::io::{self, IsTerminal, Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Write text with a model
+///
+/// DIR holds config.json and model.safetensors, of hadal or of a Hugging Face Llama, and tokenizer.json
+/// unless the model reads bytes.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal generate DIR --prompt 'Once upon a time' --max-tokens 200
+  echo 'Once upon a time' | hadal generate DIR --temperature 0.8 --top-p 0.95 --seed 7
+  hadal generate DIR --prompt '' --json")]
+pub(crate) struct Generate {
+    /// Directory with the model
+    directory: PathBuf,
+    /// What to continue; read from stdin if not given; empty to start from the begin token
+    #[arg(long, short)]
+    prompt: Option<String>,
+    /// Longest continuation in tokens
+    #[arg(long, short = 'n', default_value_t = 256)]
+    max_tokens: usize,
+    /// 0 always takes the likeliest token
+    #[arg(long, short, default_value_t = 0.0)]
+    temperature: f64,
+    /// Draw from this many likeliest tokens
+    #[arg(long)]
+    top_k: Option<usize>,
+    /// Draw from the likeliest tokens that reach this probability
+    #[arg(long)]
+    top_p: Option<f64>,
+    /// Makes a draw repeatable
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// `bytes`, or a tokenizer.json other than DIR's
+    #[arg(long, value_name = "bytes|FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Generate {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let sampling = Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            seed: self.seed,
+        };
+        let mut sampler = Sampler::new(sampling).map_err(Failure::usage)?;
+        let prompt = self.prompt_text()?;
+        let checkpoint = load(&self.directory, &Device::flex()).map_err(Failure::failed)?;
+        let tokenizer = self.tokenizer(&checkpoint)?;
+        let ids = prompt_ids(&prompt, &tokenizer)?;
+
+        let mut printer = Printer { stream: tokenizer.stream(), failure: None, silent: self.json };
+        let generated = generate(
+            &checkpoint.decoder,
+            &ids,
+            self.max_tokens,
+            &tokenizer.ends(),
+            &mut sampler,
+            |token| printer.token(token),
+        )
+        .map_err(Failure::failed)?;
+        printer.finish()?;
+        if self.json {
+            let text = tokenizer.decode(&generated.tokens).map_err(Failure::failed)?;
+            print_json(&summary(&prompt, &ids, &text, &generated))?;
+        } else {
+            report(&generated)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn prompt_text(&self) -> Result<String, Failure> {
+        if let Some(prompt) = &self.prompt {
+            return Ok(prompt.clone());
+        }
+        if io::stdin().is_terminal() {
+            writeln!(io::stderr(), "reading the prompt from the terminal, end it with Ctrl-D")?;
+        }
+        let mut bytes = Vec::new();
+        io::stdin()
+            .read_to_end(&mut bytes)
+            .map_err(|error| Failure::failed(format!("cannot read the prompt: {error}")))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            Failure::usage(format!("the prompt on stdin is not UTF-8: {error}"))
+        })?;
+        // The line break that `echo` adds is not part of what the user meant.
+        Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+    }
+
+    fn tokenizer(&self, checkpoint: &Checkpoint) -> Result<Tokenizer, Failure> {
+        let vocab_size = checkpoint.decoder.config().vocab_size;
+        let beside = self.directory.join("tokenizer.json");
+        let tokenizer = match &self.tokenizer {
+            Some(name) if name == Path::new("bytes") => Tokenizer::bytes(),
+            Some(file) => Tokenizer::from_file(file).map_err(Failure::failed)?,
+            None if beside.exists() => Tokenizer::from_file(&beside).map_err(Failure::failed)?,
+            // Exactly the bytes, with or without an end token: nothing else it could be.
+            None if (256..=257).contains(&vocab_size) => Tokenizer::bytes(),
+            None => {
+                return Err(Failure::failed(format!(
+                    "{} is missing; copy the model's tokenizer there, or name one with --tokenizer \
+                     FILE, or --tokenizer bytes for a byte model",
+                    beside.display()
+                )));
+            }
+        };
+        let tokenizer = match checkpoint.begin {
+            None => tokenizer,
+            begin => tokenizer.with_begin(begin),
+        };
+        Ok(if checkpoint.ends.is_empty() {
+            tokenizer
+        } else {
+            tokenizer.with_ends(checkpoint.ends.clone())
+        })
+    }
+}
+
+fn prompt_ids(prompt: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
+    if !prompt.is_empty() {
+        return tokenizer.encode(prompt).map_err(Failure::failed);
+    }
+    tokenizer.begin().map(|begin| vec![begin]).ok_or_else(|| {
+        Failure::usage("the prompt is empty and the tokenizer has no begin token; give a prompt")
+    })
+}
+
+/// Prints text as soon as it is whole.
+struct Printer<'a> {
+    stream: TextStream<'a>,
+    failure: Option<Failure>,
+    silent: bool,
+}
+
+impl Printer<'_> {
+    fn token(&mut self, token: u32) -> ControlFlow<()> {
+        if self.silent {
+            return ControlFlow::Continue(());
+        }
+        let printed = self
+            .stream
+            .push(token)
+            .map_err(Failure::failed)
+            .and_then(|text| Ok(print_now(&text.unwrap_or_default())?));
+        match printed {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(failure) => {
+                self.failure = Some(failure);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        if !self.silent {
+            print_now(&self.stream.finish())?;
+            print_now("\n")?;
+        }
+        Ok(())
+    }
+}
+
+fn print_now(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn tokens_per_second(generated: &Generated) -> f64 {
+    generated.tokens.len() as f64 / generated.decode.as_secs_f64().max(f64::MIN_POSITIVE)
+}
+
+fn summary(prompt: &str, ids: &[u32], text: &str, generated: &Generated) -> serde_json::Value {
+    json!({
+        "prompt": prompt,
+        "prompt_ids": ids,
+        "text": text,
+        "ids": generated.tokens,
+        "stop": generated.stop,
+        "prefill_seconds": generated.prefill.as_secs_f64(),
+        "decode_seconds": generated.decode.as_secs_f64(),
+        "tokens_per_second": tokens_per_second(generated),
+    })
+}
+
+fn report(generated: &Generated) -> io::Result<()> {
+    let why = match generated.stop {
+        StopReason::End => "the model ended the text",
+        StopReason::MaxTokens => "--max-tokens reached",
+        StopReason::ContextFull => "the model's max_seq_len is reached",
+        StopReason::Stopped => "stopped",
+    };
+    writeln!(
+        io::stderr(),
+        "{} tokens, {:.1} tokens/s, {why}",
+        generated.tokens.len(),
+        tokens_per_second(generated)
+    )
+}

@@ -1,0 +1,167 @@
+//! `hadal inspect`: what a model is and costs, before it is built.
+
+use crate::failure::Failure;
+use crate::output::{Table, grouped, print_json, scaled};
+use clap::Args;
+use hadal_model::{ModelConfig, ModelCost, read_config};
+use hadal_residual::{InitialGate, ResidualConfig};
+use serde_json::json;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Show a model's parameters, FLOPs and memory, and what its policy adds over prenorm
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal inspect configs/mgr-small.toml
+  hadal inspect DIR --json
+  hadal inspect config.json --residual mgr:streams=8,gate=independent")]
+pub(crate) struct Inspect {
+    /// A config (.json or .toml), or a checkpoint's directory
+    #[arg(value_name = "CONFIG|DIR")]
+    path: PathBuf,
+    /// Look at this policy instead, e.g. mgr:streams=8
+    #[arg(long, value_name = "POLICY")]
+    residual: Option<ResidualConfig>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Inspect {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let mut config = read(&self.path)?;
+        if let Some(residual) = self.residual {
+            config.residual = residual;
+        }
+        // A checkpoint has its weights already, so it needs no initial values.
+        let trained = self.path.join("model.safetensors").exists();
+        let checked = if trained { config.check() } else { config.check_fresh() };
+        checked.map_err(|error| Failure::usage(format!("{}: {error}", self.path.display())))?;
+
+        let cost = ModelCost::of(&config).map_err(Failure::usage)?;
+        let baseline = ModelConfig { residual: ResidualConfig::default(), ..config.clone() };
+        let baseline = ModelCost::of(&baseline).map_err(Failure::usage)?;
+        let gates = config.residual.initial_gates(&config.dimensions());
+        if self.json {
+            print_json(&json!({
+                "config": config,
+                "residual": config.residual.to_string(),
+                "about": config.residual.about(),
+                "cost": cost,
+                "total_parameters": cost.parameters.total(),
+                "prenorm": baseline,
+                "over_prenorm": over(&cost, &baseline),
+                "initial_gates": gates,
+            }))?;
+        } else {
+            print(&config, &cost, &baseline, &gates)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn read(path: &Path) -> Result<ModelConfig, Failure> {
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        let wrong = |error: String| Failure::usage(format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        return toml::from_str(&text).map_err(|error| wrong(error.to_string()));
+    }
+    read_config(path).map_err(Failure::usage)
+}
+
+/// A quantity that can be compared between policies.
+type Measure = (&'static str, &'static str, fn(&ModelCost) -> u64);
+
+const MEASURES: [Measure; 5] = [
+    ("parameters", "", |cost| cost.parameters.total()),
+    ("forward FLOPs", "per token", |cost| cost.forward_flops_per_token),
+    ("activations kept", "bytes per token", |cost| cost.activation_bytes_per_token),
+    ("depth state", "bytes per token", |cost| cost.state_bytes_per_token),
+    ("keys and values", "bytes per token", |cost| cost.kv_bytes_per_token),
+];
+
+/// What the policy adds, by the names of the JSON fields.
+fn over(cost: &ModelCost, baseline: &ModelCost) -> serde_json::Value {
+    let more = |get: fn(&ModelCost) -> u64| get(cost) as i128 as i64 - get(baseline) as i128 as i64;
+    json!({
+        "parameters": more(|c| c.parameters.total()),
+        "forward_flops_per_token": more(|c| c.forward_flops_per_token),
+        "activation_bytes_per_token": more(|c| c.activation_bytes_per_token),
+        "state_bytes_per_token": more(|c| c.state_bytes_per_token),
+        "kv_bytes_per_token": more(|c| c.kv_bytes_per_token),
+    })
+}
+
+fn print(
+    config: &ModelConfig,
+    cost: &ModelCost,
+    baseline: &ModelCost,
+    gates: &[InitialGate],
+) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let about = config.residual.about();
+    writeln!(out, "{}: {}", config.residual, about.summary)?;
+    writeln!(out, "  {}", about.equation)?;
+    writeln!(out, "  {}\n", about.paper)?;
+
+    let p = &cost.parameters;
+    let mut table = Table::new(&["parameters", ">count", ">share"]);
+    for (name, count) in [
+        ("embedding", p.embedding),
+        ("head", p.head),
+        ("attention", p.attention),
+        ("mlp", p.mlp),
+        ("depth keys and values", p.depth_kv),
+        ("norms", p.norms),
+        ("residual policy", p.residual),
+        ("total", p.total()),
+    ] {
+        let share = 100.0 * count as f64 / p.total() as f64;
+        table.row([name.to_owned(), grouped(count.into()), format!("{share:.2} %")]);
+    }
+    table.print(&mut out)?;
+
+    writeln!(out)?;
+    let mut table = Table::new(&["cost", ">this model", "unit", ">over prenorm", ">relative"]);
+    for (name, unit, get) in MEASURES {
+        let (ours, theirs) = (get(cost), get(baseline));
+        let relative = 100.0 * (ours as f64 / theirs as f64 - 1.0);
+        table.row([
+            name.to_owned(),
+            scaled(ours as f64),
+            unit.to_owned(),
+            grouped(i128::from(ours) - i128::from(theirs)),
+            format!("{relative:+.3} %"),
+        ]);
+    }
+    table.print(&mut out)?;
+    writeln!(
+        out,
+        "at {} tokens of context; activations as kept by fused kernels (docs/costs.md)",
+        grouped(config.max_seq_len as i128)
+    )?;
+
+    if !gates.is_empty() {
+        writeln!(out)?;
+        let mut table = Table::new(&["initial gate", "sub-layers", "value"]);
+        for gate in gates {
+            table.row([gate.name.to_owned(), range(gate), value(gate)]);
+        }
+        table.print(&mut out)?;
+    }
+    Ok(())
+}
+
+fn range(gate: &InitialGate) -> String {
+    format!("{}..={}", gate.first_site, gate.last_site)
+}
+
+fn value(gate: &InitialGate) -> String {
+    match gate.values.as_slice() {
+        [] => String::new(),
+        [one] => format!("{one:.6}"),
+        [first, .., last] => format!("{first:.6} to {last:.6}"),
+    }
+}

@@ -1,0 +1,34 @@
+//! One file for each command.
+
+mod completions;
+mod generate;
+mod inspect;
+mod parity;
+mod policies;
+
+use crate::failure::Failure;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// Everything that hadal does.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Policies(policies::Policies),
+    Parity(parity::Parity),
+    Inspect(inspect::Inspect),
+    Generate(generate::Generate),
+    Completions(completions::Completions),
+}
+
+impl Command {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            Self::Policies(command) => command.run(),
+            Self::Parity(command) => command.run(),
+            Self::Inspect(command) => command.run(),
+            Self::Generate(command) => command.run(),
+            Self::Completions(command) => command.run(),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `hadal parity`: does a model compute what an independent implementation wrote down?
+
+use crate::failure::Failure;
+use crate::output::{Table, print_json};
+use clap::Args;
+use hadal_lab::{Comparison, DEFAULT_TOLERANCE, ParityReport, parity};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Compare a model with a trace of an independent implementation
+///
+/// DIR holds config.json, model.safetensors and trace.safetensors. Everything that the trace holds is
+/// compared: logits, loss, what every sub-layer reads (h.L), the read-out, the share of skipped tokens
+/// and the gradient of every parameter. Errors are relative to the largest magnitude of each tensor.
+#[derive(Args)]
+#[command(after_help = "\
+Exit code: 0 if everything agrees, 1 if not, 2 if it could not be run.
+
+Examples:
+  hadal parity crates/lab/tests/golden/mgr-competitive
+  hadal parity DIR --all --tolerance 1e-5
+  hadal parity DIR --json | jq '.comparisons[] | select(.passed | not)'")]
+pub(crate) struct Parity {
+    /// Directory with the model and its trace
+    directory: PathBuf,
+    /// Largest relative error
+    #[arg(long, default_value_t = DEFAULT_TOLERANCE, value_parser = tolerance)]
+    tolerance: f64,
+    /// Show every tensor, not only the worst of each kind
+    #[arg(long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value >= 0.0 && value.is_finite() => Ok(value),
+        _ => Err("a tolerance is zero or a positive number, such as 2e-4".into()),
+    }
+}
+
+impl Parity {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let report = parity(&self.directory, self.tolerance).map_err(Failure::usage)?;
+        if self.json {
+            print_json(&report)?;
+        } else {
+            print_report(&report, self.all)?;
+        }
+        Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+}
+
+fn print_report(report: &ParityReport, all: bool) -> io::Result<()> {
+    let mut table = Table::new(&["what", ">tensors", ">error", "at", ">expected", ">actual", ""]);
+    for group in groups(&report.comparisons, all) {
+        let worst = worst(group);
+        table.row([
+            kind(&worst.name).to_owned(),
+            group.len().to_string(),
+            format!("{:.1e}", worst.error),
+            format!("{} {:?}", worst.name, worst.index),
+            format!("{:.6e}", worst.expected),
+            format!("{:.6e}", worst.actual),
+            if group.iter().all(|c| c.passed) { "ok".into() } else { "DIFFERS".to_owned() },
+        ]);
+    }
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", report.residual)?;
+    table.print(&mut out)?;
+    let (total, tolerance) = (report.comparisons.len(), report.tolerance);
+    match report.comparisons.iter().filter(|c| !c.passed).count() {
+        0 => writeln!(out, "all {total} tensors agree within {tolerance:e}"),
+        wrong => writeln!(out, "{wrong} of {total} tensors differ by more than {tolerance:e}"),
+    }
+}
+
+/// Neighbours of one kind, or each tensor on its own.
+fn groups(comparisons: &[Comparison], all: bool) -> impl Iterator<Item = &[Comparison]> {
+    comparisons.chunk_by(move |a, b| !all && kind(&a.name) == kind(&b.name))
+}
+
+fn kind(name: &str) -> &str {
+    match name.split_once('.') {
+        Some(("h", _)) => "readings",
+        Some(("grad", _)) => "gradients",
+        _ => name,
+    }
+}
+
+fn worst(group: &[Comparison]) -> &Comparison {
+    let mut worst = &group[0];
+    for comparison in group {
+        if comparison.error > worst.error {
+            worst = comparison;
+        }
+    }
+    worst
+}

@@ -1,0 +1,77 @@
+//! `hadal policies`: what there is to choose from.
+
+use crate::failure::Failure;
+use crate::output::{Table, print_json};
+use clap::Args;
+use hadal_residual::ResidualConfig;
+use serde_json::json;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// List every residual policy: what it does, carries and adds
+#[derive(Args)]
+#[command(after_help = "\
+Wherever a policy is named, write kind[:key=value,...]; omitted keys take the papers' defaults.
+
+Examples:
+  hadal policies
+  hadal policies mgr:streams=8,gate=independent
+  hadal policies --json")]
+pub(crate) struct Policies {
+    /// Show this one in full, e.g. mgr:streams=8
+    #[arg(value_name = "POLICY")]
+    policy: Option<ResidualConfig>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Policies {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let policies = match &self.policy {
+            Some(policy) => vec![policy.clone()],
+            None => ResidualConfig::all(),
+        };
+        if self.json {
+            let rows: Vec<_> = policies
+                .iter()
+                .map(|policy| {
+                    json!({ "policy": policy.to_string(), "config": policy, "about": policy.about() })
+                })
+                .collect();
+            print_json(&rows)?;
+        } else if let Some(policy) = self.policy {
+            print_one(&policy)?;
+        } else {
+            print_all(&policies)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
+    let mut table = Table::new(&["policy (defaults)", "floats/token", "extra parameters", "paper"]);
+    for policy in policies {
+        let about = policy.about();
+        table.row([policy.to_string().as_str(), about.state, about.parameters, about.paper]);
+    }
+    let mut out = io::stdout().lock();
+    for policy in policies {
+        let about = policy.about();
+        writeln!(out, "{:<12}{}", about.kind, about.summary)?;
+    }
+    writeln!(out)?;
+    table.print(&mut out)?;
+    writeln!(out, "\nd: width, L: sub-layers (2 per block), n: streams, C: directions.")?;
+    writeln!(out, "`hadal policies KIND` shows a policy's equation.")
+}
+
+fn print_one(policy: &ResidualConfig) -> io::Result<()> {
+    let about = policy.about();
+    let mut out = io::stdout().lock();
+    writeln!(out, "{policy}\n{}\n", about.summary)?;
+    writeln!(out, "update      {}", about.equation)?;
+    writeln!(out, "state       {} floats per token", about.state)?;
+    writeln!(out, "parameters  {} beyond prenorm", about.parameters)?;
+    writeln!(out, "paper       {}", about.paper)
+}

@@ -1,0 +1,53 @@
+//! How things go wrong on a command line: one message on stderr and an exit code.
+
+use std::any::Any;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+/// A command that did not do its job.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// What was typed makes no sense, or the job could not be started: exit code 2.
+    pub(crate) fn usage(message: impl ToString) -> Self {
+        Self { code: 2, message: message.to_string() }
+    }
+
+    /// The job was started and failed: exit code 1.
+    pub(crate) fn failed(message: impl ToString) -> Self {
+        Self { code: 1, message: message.to_string() }
+    }
+
+    /// A panic: ours to mend, not the user's.
+    pub(crate) fn bug(panic: &(dyn Any + Send)) -> Self {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("unknown");
+        Self::failed(format!("this is a bug in hadal, please report it: {text}"))
+    }
+
+    /// Prints the message and says how to exit.
+    pub(crate) fn report(&self) -> ExitCode {
+        let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let (red, plain) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+        // Nobody is left to tell if stderr is gone.
+        let _ = writeln!(io::stderr(), "{red}error{plain}: {}", self.message);
+        ExitCode::from(self.code)
+    }
+}
+
+/// A closed pipe is how `| head` says that it has seen enough; any other trouble is a failure.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => std::process::exit(0),
+            _ => Self::failed(format!("cannot write the output: {error}")),
+        }
+    }
+}

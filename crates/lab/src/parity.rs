@@ -1,0 +1,273 @@
+//! Parity: does a model compute what an independent implementation wrote down?
+//!
+//! A trace holds inputs and what they must lead to: logits, and optionally the loss, what every
+//! sub-layer reads, the read-out, the share of skipped tokens and the gradient of every parameter.
+//! Everything it holds is compared, each tensor relative to its own largest magnitude.
+
+use burn::tensor::{Device, Tensor};
+use hadal_model::{
+    CheckpointError, Decoder, Pass, PassError, TensorFile, TensorFileError, Tokens, cross_entropy,
+    load,
+};
+use hadal_residual::{Place, Recorder, Signal, Site};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The largest relative error that f32 needs.
+pub const DEFAULT_TOLERANCE: f64 = 2e-4;
+
+/// One tensor of the trace against ours.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Its name in the trace.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Largest difference, relative to the largest magnitude of the expected tensor (absolute where
+    /// all of it is zero).
+    pub error: f64,
+    /// Where that is.
+    pub index: Vec<usize>,
+    /// What the trace holds there.
+    pub expected: f64,
+    /// What we computed.
+    pub actual: f64,
+    /// Whether the error is within the tolerance.
+    pub passed: bool,
+}
+
+/// Everything that was compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ParityReport {
+    /// The policy in full.
+    pub residual: String,
+    /// The largest relative error that was allowed.
+    pub tolerance: f64,
+    /// Whether every comparison passed.
+    pub passed: bool,
+    /// One for each tensor of the trace, in the order of the forward and backward pass.
+    pub comparisons: Vec<Comparison>,
+}
+
+/// Why nothing could be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum ParityError {
+    /// The model cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TensorFileError),
+    /// The model cannot be run on the trace's input.
+    #[error("trace.safetensors: {0}")]
+    Pass(#[from] PassError),
+    /// The trace does not belong to the model.
+    #[error("trace.safetensors: {0}")]
+    Foreign(String),
+}
+
+/// Runs the model of a directory on the input of its `trace.safetensors` and compares everything
+/// that the trace holds.
+pub fn parity(directory: &Path, tolerance: f64) -> Result<ParityReport, ParityError> {
+    let trace = Trace(TensorFile::open(&directory.join("trace.safetensors"))?);
+    let names = trace.0.names();
+    let backward = names.iter().any(|name| name.starts_with("grad."));
+    let device = if backward { Device::flex().autodiff() } else { Device::flex() };
+    let decoder = load(directory, &device)?.decoder;
+
+    let ours = compute(&decoder, &trace, backward)?;
+    let mut comparisons = Vec::new();
+    for name in names.iter().filter(|name| !matches!(name.as_str(), "input_ids" | "target_ids")) {
+        let actual = ours.get(name.as_str()).ok_or_else(|| {
+            ParityError::Foreign(format!("it holds `{name}`, which this model does not produce"))
+        })?;
+        let shape = trace.0.shape(name).unwrap_or_default().to_vec();
+        comparisons.push(compare(name, shape, &trace.0.floats(name)?, actual, tolerance)?);
+    }
+    comparisons.sort_by_key(|comparison| position(&comparison.name));
+    Ok(ParityReport {
+        residual: decoder.config().residual.to_string(),
+        tolerance,
+        passed: comparisons.iter().all(|comparison| comparison.passed),
+        comparisons,
+    })
+}
+
+struct Trace(TensorFile);
+
+impl Trace {
+    fn tokens(&self, name: &str) -> Result<Tokens, ParityError> {
+        let shape = self.0.shape(name).unwrap_or_default().to_vec();
+        let foreign = |reason: String| ParityError::Foreign(format!("`{name}` {reason}"));
+        let ids = self
+            .0
+            .integers(name)?
+            .into_iter()
+            .map(|id| u32::try_from(id).map_err(|_| foreign(format!("holds {id}, not a token"))))
+            .collect::<Result<Vec<u32>, _>>()?;
+        let rows = match shape.as_slice() {
+            [batch, _] => Tokens::rows(ids, *batch),
+            _ => None,
+        };
+        rows.ok_or_else(|| foreign(format!("has shape {shape:?}, but it must be [batch, time]")))
+    }
+}
+
+/// Every quantity that a trace may hold, by its name there.
+fn compute(
+    decoder: &Decoder,
+    trace: &Trace,
+    backward: bool,
+) -> Result<BTreeMap<String, Vec<f32>>, ParityError> {
+    let input = trace.tokens("input_ids")?;
+    let mut probe = Recorder::of(&[Signal::Reading, Signal::Skipped]);
+    let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
+    let logits = decoder.logits(&input, pass)?;
+
+    let mut ours = BTreeMap::from([("logits".to_owned(), elements(&logits))]);
+    let mut skipped = vec![0.0; 2 * decoder.config().n_layers];
+    for (place, signal, value) in probe.seen {
+        match (place, signal) {
+            (Place::Site(Site { index }), Signal::Skipped) => {
+                skipped[index] = elements(&value.mean())[0];
+            }
+            (Place::Site(Site { index }), _) => {
+                ours.insert(format!("h.{index}"), elements(&value));
+            }
+            (Place::Out, _) => {
+                ours.insert("out".to_owned(), elements(&value));
+            }
+        }
+    }
+    ours.insert("skipped".to_owned(), skipped);
+
+    if trace.0.shape("target_ids").is_some() {
+        let targets = trace.tokens("target_ids")?;
+        check_targets(&input, &targets, decoder.config().vocab_size)?;
+        let loss = cross_entropy(logits, &targets);
+        ours.insert("loss".to_owned(), elements(&loss));
+        if backward {
+            let gradients = loss.backward();
+            for (name, values) in decoder.gradients(&gradients) {
+                ours.insert(format!("grad.{name}"), values);
+            }
+        }
+    }
+    Ok(ours)
+}
+
+fn check_targets(input: &Tokens, targets: &Tokens, vocab_size: usize) -> Result<(), ParityError> {
+    let shape = |tokens: &Tokens| [tokens.batch(), tokens.time()];
+    if shape(input) != shape(targets) {
+        return Err(ParityError::Foreign(format!(
+            "`target_ids` has shape {:?} and `input_ids` {:?}",
+            shape(targets),
+            shape(input)
+        )));
+    }
+    match targets.ids().iter().find(|&&id| id as usize >= vocab_size) {
+        Some(&id) => Err(PassError::UnknownToken { id, vocab_size }.into()),
+        None => Ok(()),
+    }
+}
+
+fn elements<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
+    tensor.try_to_vec_as().unwrap_or_default()
+}
+
+fn compare(
+    name: &str,
+    shape: Vec<usize>,
+    expected: &[f32],
+    actual: &[f32],
+    tolerance: f64,
+) -> Result<Comparison, ParityError> {
+    if expected.len() != actual.len() || expected.is_empty() {
+        return Err(ParityError::Foreign(format!(
+            "`{name}` has {} elements, but this model produces {}",
+            expected.len(),
+            actual.len()
+        )));
+    }
+    let magnitude = expected.iter().fold(0f64, |most, &value| most.max(f64::from(value).abs()));
+    let scale = if magnitude == 0.0 { 1.0 } else { magnitude };
+    let difference = |i: usize| {
+        let error = (f64::from(expected[i]) - f64::from(actual[i])).abs() / scale;
+        // Whatever is not a number is as wrong as can be.
+        if error.is_nan() { f64::INFINITY } else { error }
+    };
+    let worst = (0..expected.len())
+        .max_by(|&a, &b| difference(a).total_cmp(&difference(b)))
+        .unwrap_or_default();
+    Ok(Comparison {
+        name: name.to_owned(),
+        index: unravel(worst, &shape),
+        shape,
+        error: difference(worst),
+        expected: expected[worst].into(),
+        actual: actual[worst].into(),
+        passed: difference(worst) <= tolerance,
+    })
+}
+
+/// The position of a flat index in a row-major tensor.
+fn unravel(flat: usize, shape: &[usize]) -> Vec<usize> {
+    let mut rest = flat;
+    let mut index: Vec<usize> = shape
+        .iter()
+        .rev()
+        .map(|&length| {
+            let position = rest % length;
+            rest /= length;
+            position
+        })
+        .collect();
+    index.reverse();
+    index
+}
+
+/// The order of a pass: readings by depth, the read-out, logits, loss, then gradients by name.
+fn position(name: &str) -> (usize, usize, String) {
+    let group = match name {
+        "skipped" => 1,
+        "out" => 2,
+        "logits" => 3,
+        "loss" => 4,
+        _ if name.starts_with("h.") => 0,
+        _ => 5,
+    };
+    let depth = name.strip_prefix("h.").and_then(|l| l.parse().ok()).unwrap_or_default();
+    (group, depth, name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(expected: &[f32], actual: &[f32]) -> Comparison {
+        compare("x", vec![2, 2], expected, actual, 1e-3).unwrap()
+    }
+
+    #[test]
+    fn errors_are_relative_to_the_largest_magnitude() {
+        let found = error(&[1.0, -200.0, 3.0, 4.0], &[1.0, -200.0, 3.1, 4.0]);
+        assert!((found.error - 0.1 / 200.0).abs() < 1e-6);
+        assert_eq!(found.index, [1, 0]);
+        assert!(found.passed);
+        assert!(!error(&[1.0, -2.0, 3.0, 4.0], &[1.0, -2.0, 3.1, 4.0]).passed);
+    }
+
+    #[test]
+    fn a_nan_never_passes() {
+        let found = error(&[1.0, 2.0, 3.0, 4.0], &[1.0, f32::NAN, 3.0, 4.0]);
+        assert!(!found.passed);
+        assert_eq!(found.index, [0, 1]);
+    }
+
+    #[test]
+    fn an_all_zero_tensor_is_compared_absolutely() {
+        assert!(error(&[0.0; 4], &[0.0, 0.0, 1e-5, 0.0]).passed);
+        assert!(!error(&[0.0; 4], &[0.0, 0.0, 1e-2, 0.0]).passed);
+    }
+}

@@ -1,0 +1,160 @@
+//! Causal self-attention with grouped queries, rotary positions, and optionally the depth slots of
+//! Mixture-of-Depths Attention (arXiv 2603.15619): one softmax over the keys of this layer and, for
+//! the same token, the keys left by earlier blocks.
+
+use crate::config::ModelConfig;
+use crate::layers::Linear;
+use crate::mlp::DepthProjection;
+use crate::rope::Rope;
+use burn::module::Module;
+use burn::tensor::{Bool, Tensor, activation::softmax};
+use hadal_residual::{Matrix, RmsNorm, Weights};
+
+/// Keys and values, ready to be attended to: normalised and rotated.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyValue {
+    /// `[B, kv heads, T, head_dim]`
+    pub(crate) key: Tensor<4>,
+    /// `[B, kv heads, T, head_dim]`
+    pub(crate) value: Tensor<4>,
+}
+
+/// Grouped-query attention.
+#[derive(Module, Debug)]
+pub(crate) struct Attention {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    q_norm: Option<RmsNorm>,
+    k_norm: Option<RmsNorm>,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl Attention {
+    pub(crate) fn new(block: usize, config: &ModelConfig, weights: &mut Weights) -> Self {
+        let (d, q, kv) = (config.d_model, config.n_heads * config.head_dim, config.kv_width());
+        let std = |matrix| config.residual.branch_std(&config.dimensions(), matrix);
+        let name = |part: &str| format!("layers.{block}.attn.{part}.weight");
+        let mut linear =
+            |part: &str, shape, matrix| Linear::new(name(part), shape, std(matrix), weights);
+        let (q, k, v, o) = (
+            linear("q", [q, d], Matrix::Query),
+            linear("k", [kv, d], Matrix::Key),
+            linear("v", [kv, d], Matrix::Value),
+            linear("o", [d, q], Matrix::Output),
+        );
+        let mut head_norm = |part: &str| {
+            config
+                .qk_norm
+                .then(|| RmsNorm::new(name(part), config.head_dim, config.norm_eps, weights))
+        };
+        Self {
+            q,
+            k,
+            v,
+            o,
+            q_norm: head_norm("q_norm"),
+            k_norm: head_norm("k_norm"),
+            heads: config.n_heads,
+            kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim,
+        }
+    }
+
+    /// This layer's keys and values.
+    ///
+    /// # Shapes
+    /// - `x`: `[B, T, d]`
+    pub(crate) fn key_value(&self, x: Tensor<3>, rope: &Rope) -> KeyValue {
+        self.finish_slot(self.k.forward(x.clone()), self.v.forward(x), rope)
+    }
+
+    /// The slot that this block's MLP leaves: it gets the same norm and rotation as a key of ours.
+    pub(crate) fn depth_slot(
+        &self,
+        projection: &DepthProjection,
+        x: Tensor<3>,
+        rope: &Rope,
+    ) -> KeyValue {
+        self.finish_slot(projection.key.forward(x.clone()), projection.value.forward(x), rope)
+    }
+
+    fn finish_slot(&self, key: Tensor<3>, value: Tensor<3>, rope: &Rope) -> KeyValue {
+        KeyValue {
+            key: rope.apply(split_heads(key, self.kv_heads, self.k_norm.as_ref())),
+            value: split_heads(value, self.kv_heads, None),
+        }
+    }
+
+    /// Attends from `x` to the sequence so far, whose last T entries belong to `x` itself, and to
+    /// the depth slots of the same tokens.
+    ///
+    /// # Shapes
+    /// - `x` and output: `[B, T, d]`
+    /// - `sequence`: `[B, kv heads, S, head_dim]` with S >= T
+    /// - each of `slots`: `[B, kv heads, T, head_dim]`
+    pub(crate) fn attend(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        sequence: KeyValue,
+        slots: &[KeyValue],
+    ) -> Tensor<3> {
+        let [batch, time, _] = x.dims();
+        let (kv, head_dim) = (self.kv_heads, self.head_dim);
+        let group = self.heads / kv;
+        let seen = sequence.key.dims()[2];
+        // Query heads that share a key head become rows of one product, so keys are not repeated.
+        let rows = [batch, kv, group * time, head_dim];
+        let by_token = [batch, kv, group, time, head_dim];
+
+        let q = rope.apply(split_heads(self.q.forward(x), self.heads, self.q_norm.as_ref()));
+        let q = q.reshape(rows) * (1.0 / (head_dim as f64).sqrt());
+        let mut scores = q.clone().matmul(sequence.key.swap_dims(2, 3));
+        if time > 1 {
+            let future = future_mask(time, seen, group, &scores);
+            scores = scores.mask_fill(future, f32::NEG_INFINITY);
+        }
+
+        let q = q.reshape(by_token);
+        let slot_scores = slots.iter().map(|slot| {
+            let key = slot.key.clone().unsqueeze_dim::<5>(2);
+            (q.clone() * key).sum_dim(4).reshape([batch, kv, group * time, 1])
+        });
+        let all_scores = std::iter::once(scores).chain(slot_scores).collect();
+        let weights = softmax(Tensor::cat(all_scores, 3), 3);
+
+        let mut out = weights.clone().narrow(3, 0, seen).matmul(sequence.value);
+        for (i, slot) in slots.iter().enumerate() {
+            let weight: Tensor<5> =
+                weights.clone().narrow(3, seen + i, 1).reshape([batch, kv, group, time, 1]);
+            let part = weight * slot.value.clone().unsqueeze_dim::<5>(2);
+            out = out + part.reshape(rows);
+        }
+        let heads = out.reshape([batch, self.heads, time, head_dim]).swap_dims(1, 2);
+        self.o.forward(heads.reshape([batch, time, self.heads * head_dim]))
+    }
+}
+
+/// `[B, T, heads * head_dim] -> [B, heads, T, head_dim]`, normalised per head if asked.
+fn split_heads(x: Tensor<3>, heads: usize, norm: Option<&RmsNorm>) -> Tensor<4> {
+    let [batch, time, width] = x.dims();
+    let x = x.reshape([batch, time, heads, width / heads]);
+    let x = match norm {
+        None => x,
+        Some(norm) => norm.forward(x),
+    };
+    x.swap_dims(1, 2)
+}
+
+/// True where the key lies after the query, whose rows repeat for each query head of a group.
+fn future_mask(time: usize, seen: usize, group: usize, like: &Tensor<4>) -> Tensor<4, Bool> {
+    let offset = (seen - time) as i64;
+    Tensor::<2, Bool>::tril_mask([time, seen], offset, &like.device())
+        .repeat_dim(0, group)
+        .unsqueeze::<4>()
+        .expand(like.dims())
+}

@@ -1,0 +1,235 @@
+//! `config.json`: everything that decides a model's shape.
+
+use hadal_residual::{Dimensions, InvalidPolicy, ResidualConfig};
+use serde::{Deserialize, Serialize};
+
+/// The nonlinearity of the MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlpKind {
+    /// `down(relu(up x)^2)`.
+    Relu2,
+    /// `down(silu(gate x) * up x)`.
+    Swiglu,
+}
+
+/// Which earlier sub-layers of the same token attention can see (Mixture-of-Depths Attention,
+/// arXiv 2603.15619).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DepthKv {
+    /// None: plain causal attention.
+    #[serde(rename = "none")]
+    None,
+    /// The keys and values of earlier attention sub-layers.
+    #[serde(rename = "attention")]
+    Attention,
+    /// Those, and a projection of the input of earlier MLPs.
+    #[serde(rename = "attention+mlp")]
+    AttentionMlp,
+}
+
+/// The only `model_type` of our own checkpoints.
+const MODEL_TYPE: &str = "hadal";
+
+/// The contents of `config.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Always `hadal`.
+    pub model_type: String,
+    /// Number of tokens.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Blocks; each is an attention and an MLP sub-layer.
+    pub n_layers: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; each serves `n_heads / n_kv_heads` query heads.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Hidden width of the MLP.
+    pub d_ff: usize,
+    /// The nonlinearity of the MLP.
+    pub mlp: MlpKind,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square in every RMS normalisation.
+    pub norm_eps: f64,
+    /// Whether queries and keys are normalised per head.
+    pub qk_norm: bool,
+    /// Whether the head is the embedding.
+    pub tie_embeddings: bool,
+    /// What attention sees of earlier depth.
+    pub depth_kv: DepthKv,
+    /// Longest sequence.
+    pub max_seq_len: usize,
+    /// The residual policy.
+    pub residual: ResidualConfig,
+}
+
+/// Why a config makes no model.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A field has an impossible value.
+    #[error("{field} is {value}: {reason}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        value: String,
+        /// Why that cannot be, and what can.
+        reason: String,
+    },
+    /// The residual policy refuses its settings.
+    #[error(transparent)]
+    Policy(#[from] InvalidPolicy),
+}
+
+fn refuse(
+    field: &'static str,
+    value: impl ToString,
+    reason: impl Into<String>,
+) -> Result<(), ConfigError> {
+    Err(ConfigError::Field { field, value: value.to_string(), reason: reason.into() })
+}
+
+impl ModelConfig {
+    /// Far beyond any model, close enough that counting never overflows and that a mistyped
+    /// number is refused before memory is asked for.
+    const BOUNDS: [(&'static str, fn(&Self) -> usize, usize); 8] = [
+        ("vocab_size", |c| c.vocab_size, 1 << 24),
+        ("d_model", |c| c.d_model, 1 << 20),
+        ("n_layers", |c| c.n_layers, 4096),
+        ("n_heads", |c| c.n_heads, 1 << 14),
+        ("n_kv_heads", |c| c.n_kv_heads, 1 << 14),
+        ("head_dim", |c| c.head_dim, 1 << 14),
+        ("d_ff", |c| c.d_ff, 1 << 24),
+        ("max_seq_len", |c| c.max_seq_len, 1 << 30),
+    ];
+
+    /// Refuses values that make no model.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.model_type != MODEL_TYPE {
+            refuse("model_type", &self.model_type, format!("it must be \"{MODEL_TYPE}\""))?;
+        }
+        for (field, get, most) in Self::BOUNDS {
+            if !(1..=most).contains(&get(self)) {
+                refuse(field, get(self), format!("it must be between 1 and {most}"))?;
+            }
+        }
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            let reason = format!(
+                "n_heads {} is not divisible by it, but every key/value head serves the same number of query heads",
+                self.n_heads
+            );
+            refuse("n_kv_heads", self.n_kv_heads, reason)?;
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            refuse("head_dim", self.head_dim, "RoPE pairs its dimensions, so it must be even")?;
+        }
+        if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
+            refuse("rope_theta", self.rope_theta, "it must be a positive number, such as 10000")?;
+        }
+        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
+            refuse("norm_eps", self.norm_eps, "it must be a small positive number, such as 1e-6")?;
+        }
+        self.residual.check(&self.dimensions())?;
+        Ok(())
+    }
+
+    /// Also refuses a policy whose initial values do not exist, for models that start fresh.
+    pub fn check_fresh(&self) -> Result<(), ConfigError> {
+        self.check()?;
+        self.residual.check_start(&self.dimensions())?;
+        Ok(())
+    }
+
+    /// What the residual policy needs to know.
+    pub fn dimensions(&self) -> Dimensions {
+        Dimensions { width: self.d_model, blocks: self.n_layers, norm_eps: self.norm_eps }
+    }
+
+    /// Width of all keys, or of all values, of a layer.
+    pub(crate) fn kv_width(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// Whether the MLP of a block leaves a depth slot: there is nobody to read the last one's.
+    pub(crate) fn mlp_leaves_slot(&self, block: usize) -> bool {
+        self.depth_kv == DepthKv::AttentionMlp && block + 1 < self.n_layers
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn small() -> ModelConfig {
+        ModelConfig {
+            model_type: MODEL_TYPE.into(),
+            vocab_size: 19,
+            d_model: 12,
+            n_layers: 3,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 4,
+            d_ff: 20,
+            mlp: MlpKind::Relu2,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-6,
+            qk_norm: false,
+            tie_embeddings: true,
+            depth_kv: DepthKv::None,
+            max_seq_len: 32,
+            residual: ResidualConfig::default(),
+        }
+    }
+
+    fn complaint(change: impl FnOnce(&mut ModelConfig)) -> String {
+        let mut config = small();
+        change(&mut config);
+        config.check_fresh().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused_with_the_reason() {
+        assert!(complaint(|c| c.n_kv_heads = 3).contains("n_heads 4 is not divisible"));
+        assert!(complaint(|c| c.head_dim = 5).contains("must be even"));
+        assert!(complaint(|c| c.n_layers = 0).contains("between 1 and 4096"));
+        assert!(
+            complaint(|c| c.vocab_size = usize::MAX).contains("vocab_size is 18446744073709551615")
+        );
+        assert!(complaint(|c| c.norm_eps = f64::NAN).contains("norm_eps is NaN"));
+        assert!(complaint(|c| c.rope_theta = 0.0).contains("rope_theta is 0"));
+        assert!(complaint(|c| c.model_type = "gpt".into()).contains("model_type is gpt"));
+    }
+
+    #[test]
+    fn impossible_policies_are_refused_with_the_reason() {
+        let residual = |text: &str| complaint(|c| c.residual = text.parse().unwrap());
+        assert!(residual("mhc_lite:streams=8").contains("8! = 40,320 permutations"));
+        assert!(residual("mgr:streams=6").contains("Eq. 14 has no initial gate"));
+        assert!(residual("mgr:streams=0").contains("at least one stream"));
+        assert!(residual("mixln:post_fraction=1.5").contains("between 0 and 1"));
+        assert!(residual("mhc:sinkhorn_iters=0").contains("sinkhorn_iters is 0"));
+        assert!(residual("nag:directions=0").contains("directions is 0"));
+        assert!(residual("nag:skip_threshold=-1").contains("skip_threshold is -1"));
+    }
+
+    #[test]
+    fn a_trained_mgr_needs_no_initial_gate() {
+        let mut config = small();
+        config.residual = "mgr:streams=6".parse().unwrap();
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn unknown_keys_are_errors() {
+        let mut value = serde_json::to_value(small()).unwrap();
+        value["n_layer"] = 3.into();
+        let error = serde_json::from_value::<ModelConfig>(value).unwrap_err();
+        assert!(error.to_string().contains("unknown field `n_layer`"));
+    }
+}

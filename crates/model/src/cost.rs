@@ -1,0 +1,187 @@
+//! What a model costs before it is built: parameters, FLOPs and bytes, computed from the config.
+
+use crate::config::{ConfigError, DepthKv, MlpKind, ModelConfig};
+use crate::decoder::Decoder;
+use burn::tensor::Device;
+use hadal_residual::Weights;
+use serde::Serialize;
+
+/// Bytes of an f32.
+const FLOAT: u64 = 4;
+
+/// Parameters that belong together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ParameterGroup {
+    /// Token embedding.
+    pub embedding: u64,
+    /// Output head, if it is not the embedding.
+    pub head: u64,
+    /// Attention matrices and head norms.
+    pub attention: u64,
+    /// MLP matrices.
+    pub mlp: u64,
+    /// Projections that MLPs leave for later attention.
+    pub depth_kv: u64,
+    /// Norms around sub-layers and in front of the head.
+    pub norms: u64,
+    /// What the residual policy has of its own.
+    pub residual: u64,
+}
+
+impl ParameterGroup {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.embedding
+            + self.head
+            + self.attention
+            + self.mlp
+            + self.depth_kv
+            + self.norms
+            + self.residual
+    }
+
+    fn slot(&mut self, name: &str) -> &mut u64 {
+        match name.split('.').collect::<Vec<_>>().as_slice() {
+            ["embed", ..] => &mut self.embedding,
+            ["head", ..] => &mut self.head,
+            ["residual", ..] => &mut self.residual,
+            ["layers", _, "attn", ..] => &mut self.attention,
+            ["layers", _, "mlp", "depth_k" | "depth_v", ..] => &mut self.depth_kv,
+            ["layers", _, "mlp", ..] => &mut self.mlp,
+            _ => &mut self.norms,
+        }
+    }
+}
+
+/// The cost of a model at its full context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelCost {
+    /// Number of parameters.
+    pub parameters: ParameterGroup,
+    /// Forward FLOPs per token, at the mean causal context of a full sequence.
+    pub forward_flops_per_token: u64,
+    /// Of which the residual policy's own, norms included.
+    pub residual_flops_per_token: u64,
+    /// Bytes of keys and values per token of context.
+    pub kv_bytes_per_token: u64,
+    /// Bytes kept for the backward pass per token, when attention keeps no weights and light
+    /// operations are recomputed. Plain tensor operations keep more.
+    pub activation_bytes_per_token: u64,
+    /// Bytes of depth state per token where it is largest.
+    pub state_bytes_per_token: u64,
+}
+
+impl ModelCost {
+    /// Counts without building anything.
+    pub fn of(config: &ModelConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        let mut parameters = ParameterGroup::default();
+        let decoder = Decoder::declare(config, Weights::fresh(0, &Device::flex()));
+        for declared in decoder.declared() {
+            let count: u64 = declared.shape.iter().map(|&length| length as u64).product();
+            *parameters.slot(&declared.name) += count;
+        }
+        let policy = config.residual.cost(&config.dimensions());
+        let branches = Branches::of(config);
+        Ok(Self {
+            parameters,
+            forward_flops_per_token: branches.flops + policy.flops,
+            residual_flops_per_token: policy.flops,
+            kv_bytes_per_token: FLOAT * branches.kv,
+            activation_bytes_per_token: FLOAT * (branches.saved + policy.saved),
+            state_bytes_per_token: FLOAT * policy.state,
+        })
+    }
+}
+
+/// Attention, MLPs and head, per token.
+struct Branches {
+    flops: u64,
+    kv: u64,
+    saved: u64,
+}
+
+impl Branches {
+    fn of(config: &ModelConfig) -> Self {
+        let [d, ff, layers, vocab] =
+            [config.d_model, config.d_ff, config.n_layers, config.vocab_size].map(|n| n as u64);
+        let q = (config.n_heads * config.head_dim) as u64;
+        let kv = config.kv_width() as u64;
+        // Twice the mean context, so that it stays whole: (T + 1) / 2.
+        let double_context = config.max_seq_len as u64 + 1;
+        let attention = 2 * d * q + 4 * d * kv + 2 * q * double_context + 2 * q * d;
+        let (mlp, mlp_saved) = match config.mlp {
+            MlpKind::Relu2 => (4 * d * ff, ff),
+            MlpKind::Swiglu => (6 * d * ff, 2 * ff),
+        };
+        let depth = Self::depth(config, d, q, kv);
+        Self {
+            flops: layers * (attention + mlp) + depth + 2 * d * vocab,
+            kv: layers * 2 * kv,
+            // Normalised inputs of both halves, q, k, v, the mixed values and a log-sum-exp per
+            // head; the MLP's hidden values; the head's input.
+            saved: layers * (2 * d + 2 * q + 2 * kv + config.n_heads as u64 + mlp_saved) + d,
+        }
+    }
+
+    /// Scores and values of depth slots, and the projections that MLPs leave.
+    fn depth(config: &ModelConfig, d: u64, q: u64, kv: u64) -> u64 {
+        let layers = config.n_layers as u64;
+        let pairs = layers * (layers - 1) / 2;
+        match config.depth_kv {
+            DepthKv::None => 0,
+            DepthKv::Attention => 4 * q * pairs,
+            DepthKv::AttentionMlp => 4 * q * 2 * pairs + (layers - 1) * 4 * d * kv,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::small;
+
+    #[test]
+    fn the_papers_small_model_has_its_published_size() {
+        let config = ModelConfig {
+            vocab_size: 50_304,
+            d_model: 768,
+            n_layers: 12,
+            n_heads: 6,
+            n_kv_heads: 6,
+            head_dim: 128,
+            d_ff: 3072,
+            max_seq_len: 1024,
+            residual: "mgr:streams=4".parse().unwrap(),
+            ..small()
+        };
+        let parameters = ModelCost::of(&config).unwrap().parameters;
+        assert_eq!(parameters.residual, 34_665);
+        assert_eq!(parameters.total() - parameters.residual - parameters.norms, 123_568_128);
+    }
+
+    #[test]
+    fn flops_follow_the_formula_of_the_skipping_paper() {
+        let config = ModelConfig {
+            vocab_size: 32_000,
+            d_model: 1024,
+            n_layers: 24,
+            n_heads: 16,
+            n_kv_heads: 16,
+            head_dim: 64,
+            d_ff: 2736,
+            mlp: MlpKind::Swiglu,
+            max_seq_len: 1024,
+            ..small()
+        };
+        let cost = ModelCost::of(&config).unwrap();
+        let branches = cost.forward_flops_per_token - cost.residual_flops_per_token;
+        assert_eq!(branches / 100_000, 7_207);
+    }
+
+    #[test]
+    fn a_petabyte_is_counted_without_being_built() {
+        let config = ModelConfig { d_model: 1 << 20, d_ff: 1 << 24, n_layers: 4096, ..small() };
+        assert!(ModelCost::of(&config).unwrap().parameters.total() > 1 << 50);
+    }
+}

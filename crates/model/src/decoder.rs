@@ -1,0 +1,248 @@
+//! The model: embedding, blocks, one residual policy, head.
+
+use crate::cache::Cache;
+use crate::config::{ConfigError, ModelConfig};
+use crate::layers::{Block, Layers, linear};
+use crate::rope::Rope;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use hadal_residual::{
+    AnyResidual, BASE_STD, Declared, Init, Probe, ResidualConfig, Silent, Site, Weights,
+};
+use std::collections::HashMap;
+
+/// A decoder-only Transformer.
+#[derive(Module, Debug)]
+pub struct Decoder {
+    embed: Param<Tensor<2>>,
+    head: Option<Param<Tensor<2>>>,
+    blocks: Vec<Block>,
+    residual: AnyResidual,
+    #[module(skip)]
+    config: ModelConfig,
+    #[module(skip)]
+    declared: Vec<Declared>,
+}
+
+/// Rows of tokens of equal length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    ids: Vec<u32>,
+    batch: usize,
+}
+
+impl Tokens {
+    /// One row.
+    pub fn row(ids: &[u32]) -> Self {
+        Self { ids: ids.to_vec(), batch: 1 }
+    }
+
+    /// `batch` rows, one after another; `None` if the ids do not divide into rows.
+    pub fn rows(ids: Vec<u32>, batch: usize) -> Option<Self> {
+        (batch > 0 && ids.len().is_multiple_of(batch)).then_some(Self { ids, batch })
+    }
+
+    /// Number of rows.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Length of a row.
+    pub fn time(&self) -> usize {
+        self.ids.len() / self.batch
+    }
+
+    /// All ids, row by row.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// `[B, T]`
+    pub(crate) fn tensor(&self, device: &Device) -> Tensor<2, Int> {
+        let ids: Vec<i64> = self.ids.iter().map(|&id| i64::from(id)).collect();
+        Tensor::from_data(TensorData::new(ids, [self.batch, self.time()]), device)
+    }
+}
+
+/// How to go through the model. The default is a plain forward pass.
+#[derive(Default)]
+pub struct Pass<'a> {
+    /// Continue after what the cache has seen, and add to it.
+    pub cache: Option<&'a mut Cache>,
+    /// Sub-layers to leave out.
+    pub absent: &'a [Site],
+    /// Who watches.
+    pub probe: Option<&'a mut dyn Probe>,
+    /// Only the logits of each row's last position.
+    pub only_last: bool,
+}
+
+/// Why a pass cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PassError {
+    /// There is nothing to read.
+    #[error("the input holds no tokens")]
+    Empty,
+    /// A token is not in the vocabulary.
+    #[error("token {id} is not in the model's vocabulary of {vocab_size}")]
+    UnknownToken {
+        /// The token.
+        id: u32,
+        /// Size of the vocabulary.
+        vocab_size: usize,
+    },
+    /// The sequence does not fit.
+    #[error("{length} tokens do not fit: max_seq_len is {max_seq_len}")]
+    TooLong {
+        /// Length of the sequence, with what the cache holds.
+        length: usize,
+        /// The model's limit.
+        max_seq_len: usize,
+    },
+    /// A site cannot be left out.
+    #[error("the {site} cannot be absent: {reason}")]
+    NotAbsent {
+        /// The site.
+        site: Site,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+impl Decoder {
+    /// A new model. Its parameters are made when first used.
+    pub fn fresh(config: &ModelConfig, seed: u64, device: &Device) -> Result<Self, ConfigError> {
+        config.check_fresh()?;
+        Ok(Self::declare(config, Weights::fresh(seed, device)))
+    }
+
+    /// Builds the model from wherever the weights come from. The config must have been checked.
+    pub(crate) fn declare(config: &ModelConfig, mut weights: Weights) -> Self {
+        let table = [config.vocab_size, config.d_model];
+        let (embed_init, head_init) = match &config.residual {
+            // The magnitude of an embedding is NAG's temperature and its mean has no meaning.
+            ResidualConfig::NormAgnostic(_) => {
+                (Init::CentredRows { std: BASE_STD }, Init::UnitRows)
+            }
+            _ => (Init::Normal { std: BASE_STD }, Init::Normal { std: BASE_STD }),
+        };
+        Self {
+            embed: weights.param("embed.weight", table, embed_init),
+            head: (!config.tie_embeddings).then(|| weights.param("head.weight", table, head_init)),
+            blocks: (0..config.n_layers).map(|i| Block::new(i, config, &mut weights)).collect(),
+            residual: config.residual.init(&config.dimensions(), &mut weights),
+            config: config.clone(),
+            declared: weights.declared(),
+        }
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Every parameter's name and shape.
+    pub fn declared(&self) -> &[Declared] {
+        &self.declared
+    }
+
+    /// The logits of every position, or of the last one.
+    ///
+    /// # Shapes
+    /// - output: `[B, T, V]`, or `[B, 1, V]` with [`Pass::only_last`]
+    pub fn logits(&self, tokens: &Tokens, pass: Pass) -> Result<Tensor<3>, PassError> {
+        let Pass { mut cache, absent, probe, only_last } = pass;
+        let start = cache.as_ref().map_or(0, |cache| cache.len());
+        self.check(tokens, start, absent)?;
+
+        let (batch, time) = (tokens.batch(), tokens.time());
+        let device = self.embed.val().device();
+        let flat = tokens.tensor(&device).reshape([batch * time]);
+        let embedding =
+            self.embed.val().select(0, flat).reshape([batch, time, self.config.d_model]);
+        let mut layers = Layers {
+            blocks: &self.blocks,
+            depth_kv: self.config.depth_kv,
+            rope: Rope::new(start, time, self.config.head_dim, self.config.rope_theta, &device),
+            cache: cache.as_deref_mut(),
+            absent,
+            slots: Vec::new(),
+        };
+        let hidden = self.residual.traverse(embedding, &mut layers, probe.unwrap_or(&mut Silent));
+        if let Some(cache) = cache {
+            cache.advance(time);
+        }
+        let hidden = if only_last { hidden.narrow(1, time - 1, 1) } else { hidden };
+        Ok(linear(hidden, self.head.as_ref().unwrap_or(&self.embed).val()))
+    }
+
+    fn check(&self, tokens: &Tokens, start: usize, absent: &[Site]) -> Result<(), PassError> {
+        let vocab_size = self.config.vocab_size;
+        if tokens.ids.is_empty() {
+            return Err(PassError::Empty);
+        }
+        if let Some(&id) = tokens.ids.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(PassError::UnknownToken { id, vocab_size });
+        }
+        let (length, max_seq_len) = (start + tokens.time(), self.config.max_seq_len);
+        if length > max_seq_len {
+            return Err(PassError::TooLong { length, max_seq_len });
+        }
+        match absent.iter().find_map(|&site| Some((site, self.residual.needs(site)?))) {
+            Some((site, reason)) => Err(PassError::NotAbsent { site, reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// Every parameter's elements by name.
+    pub fn parameters(&self) -> Vec<(String, Vec<f32>)> {
+        self.collect(|tensor| Some(tensor.elements()))
+    }
+
+    /// The gradient of every parameter that has one, by name.
+    pub fn gradients(&self, gradients: &Gradients) -> Vec<(String, Vec<f32>)> {
+        self.collect(|tensor| tensor.gradient(gradients))
+    }
+
+    fn collect(
+        &self,
+        take: impl FnMut(&dyn AnyTensor) -> Option<Vec<f32>>,
+    ) -> Vec<(String, Vec<f32>)> {
+        let names = self.declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
+        let mut collector = Collector { names, take, found: Vec::new() };
+        self.visit(&mut collector);
+        collector.found
+    }
+}
+
+/// A parameter of any rank.
+trait AnyTensor {
+    fn elements(&self) -> Vec<f32>;
+    fn gradient(&self, gradients: &Gradients) -> Option<Vec<f32>>;
+}
+
+impl<const D: usize> AnyTensor for Tensor<D> {
+    fn elements(&self) -> Vec<f32> {
+        self.to_data_as::<f32>().try_into_vec().unwrap_or_default()
+    }
+
+    fn gradient(&self, gradients: &Gradients) -> Option<Vec<f32>> {
+        self.grad(gradients).map(|gradient| gradient.elements())
+    }
+}
+
+struct Collector<'a, F> {
+    names: HashMap<u64, &'a str>,
+    take: F,
+    found: Vec<(String, Vec<f32>)>,
+}
+
+impl<F: FnMut(&dyn AnyTensor) -> Option<Vec<f32>>> ModuleVisitor for Collector<'_, F> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(name) = self.names.get(&param.id.val())
+            && let Some(values) = (self.take)(&param.val())
+        {
+            self.found.push(((*name).to_owned(), values));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Writing text: prefill the prompt, then one token at a time through the cache.
+
+use crate::cache::Cache;
+use crate::decoder::{Decoder, Pass, PassError, Tokens};
+use crate::sampling::{Sampler, SamplingError};
+use serde::Serialize;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The model chose an end token.
+    End,
+    /// As many tokens as were asked for.
+    MaxTokens,
+    /// The model's `max_seq_len` is reached.
+    ContextFull,
+    /// The listener had enough.
+    Stopped,
+}
+
+/// A text as tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generated {
+    /// What the model wrote, without the prompt and without an end token.
+    pub tokens: Vec<u32>,
+    /// Why it stopped.
+    pub stop: StopReason,
+    /// Time to read the prompt.
+    pub prefill: Duration,
+    /// Time to write.
+    pub decode: Duration,
+}
+
+/// Why no text was written.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GenerateError {
+    /// The prompt cannot be read.
+    #[error("the prompt: {0}; shorten it")]
+    TooLong(PassError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Pass(PassError),
+    /// No token can be chosen.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+}
+
+impl From<PassError> for GenerateError {
+    fn from(error: PassError) -> Self {
+        match error {
+            PassError::TooLong { .. } => Self::TooLong(error),
+            _ => Self::Pass(error),
+        }
+    }
+}
+
+/// Continues `prompt` by at most `max_tokens` tokens, telling `listen` each one as it is chosen.
+pub fn generate(
+    decoder: &Decoder,
+    prompt: &[u32],
+    max_tokens: usize,
+    ends: &[u32],
+    sampler: &mut Sampler,
+    mut listen: impl FnMut(u32) -> ControlFlow<()>,
+) -> Result<Generated, GenerateError> {
+    let mut cache = Cache::new(decoder.config());
+    let started = Instant::now();
+    let mut logits = next_logits(decoder, prompt, &mut cache)?;
+    let prefill = started.elapsed();
+
+    let started = Instant::now();
+    let mut tokens = Vec::new();
+    let stop = loop {
+        if tokens.len() == max_tokens {
+            break StopReason::MaxTokens;
+        }
+        let token = sampler.pick(&logits)?;
+        if ends.contains(&token) {
+            break StopReason::End;
+        }
+        tokens.push(token);
+        if listen(token).is_break() {
+            break StopReason::Stopped;
+        }
+        if tokens.len() < max_tokens {
+            if cache.len() == decoder.config().max_seq_len {
+                break StopReason::ContextFull;
+            }
+            logits = next_logits(decoder, &[token], &mut cache)?;
+        }
+    };
+    Ok(Generated { tokens, stop, prefill, decode: started.elapsed() })
+}
+
+fn next_logits(
+    decoder: &Decoder,
+    tokens: &[u32],
+    cache: &mut Cache,
+) -> Result<Vec<f32>, PassError> {
+    let pass = Pass { cache: Some(cache), only_last: true, ..Pass::default() };
+    let logits = decoder.logits(&Tokens::row(tokens), pass)?;
+    // The device is a CPU: reading back cannot fail, and an empty answer is refused by the sampler.
+    Ok(logits.try_into_vec_as().unwrap_or_default())
+}

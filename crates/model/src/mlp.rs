@@ -1,0 +1,61 @@
+//! The position-wise feed-forward network.
+
+use crate::config::{MlpKind, ModelConfig};
+use crate::layers::Linear;
+use burn::module::Module;
+use burn::tensor::{
+    Tensor,
+    activation::{relu, silu},
+};
+use hadal_residual::{Matrix, Weights};
+
+/// `down(relu(up x)^2)`, or with a gate `down(silu(gate x) * up x)`.
+#[derive(Module, Debug)]
+pub(crate) struct Mlp {
+    up: Linear,
+    gate: Option<Linear>,
+    down: Linear,
+    depth: Option<DepthProjection>,
+}
+
+/// The key and value that an MLP leaves for attention in later blocks.
+#[derive(Module, Debug)]
+pub(crate) struct DepthProjection {
+    pub(crate) key: Linear,
+    pub(crate) value: Linear,
+}
+
+impl Mlp {
+    pub(crate) fn new(block: usize, config: &ModelConfig, weights: &mut Weights) -> Self {
+        let (d, ff, kv) = (config.d_model, config.d_ff, config.kv_width());
+        let std = |matrix| config.residual.branch_std(&config.dimensions(), matrix);
+        let mut linear = |part: &str, shape, matrix| {
+            Linear::new(format!("layers.{block}.mlp.{part}.weight"), shape, std(matrix), weights)
+        };
+        Self {
+            up: linear("up", [ff, d], Matrix::Up),
+            gate: (config.mlp == MlpKind::Swiglu).then(|| linear("gate", [ff, d], Matrix::Up)),
+            down: linear("down", [d, ff], Matrix::Down),
+            depth: config.mlp_leaves_slot(block).then(|| DepthProjection {
+                key: linear("depth_k", [kv, d], Matrix::Key),
+                value: linear("depth_v", [kv, d], Matrix::Value),
+            }),
+        }
+    }
+
+    /// # Shapes
+    /// - `x` and output: `[B, T, d]`
+    pub(crate) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let up = self.up.forward(x.clone());
+        let hidden = match &self.gate {
+            None => relu(up).square(),
+            Some(gate) => silu(gate.forward(x)) * up,
+        };
+        self.down.forward(hidden)
+    }
+
+    /// What this MLP leaves for later attention, if anything.
+    pub(crate) fn depth(&self) -> Option<&DepthProjection> {
+        self.depth.as_ref()
+    }
+}

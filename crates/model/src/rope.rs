@@ -1,0 +1,86 @@
+//! Rotary positions in the half-split convention: dimension j turns with dimension j + h/2 by
+//! `position * theta^(-2j/h)`. Su et al., arXiv 2104.09864.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+/// The rotations of a run of positions, made once per pass and shared by all layers.
+#[derive(Clone, Debug)]
+pub(crate) struct Rope {
+    /// `[1, 1, T, h/2]`
+    cos: Tensor<4>,
+    /// `[1, 1, T, h/2]`
+    sin: Tensor<4>,
+}
+
+impl Rope {
+    /// Rotations for `time` positions from `start`.
+    pub(crate) fn new(
+        start: usize,
+        time: usize,
+        head_dim: usize,
+        theta: f64,
+        device: &Device,
+    ) -> Self {
+        let half = head_dim / 2;
+        // Angles in f64: a late position times a fast frequency has no digits to lose.
+        let angles = (start..start + time).flat_map(|position| {
+            (0..half).map(move |j| position as f64 * theta.powf(-2.0 * j as f64 / head_dim as f64))
+        });
+        let (sin, cos): (Vec<f32>, Vec<f32>) = angles
+            .map(|angle| {
+                let (sin, cos) = angle.sin_cos();
+                (sin as f32, cos as f32)
+            })
+            .unzip();
+        let table = |values| Tensor::from_data(TensorData::new(values, [1, 1, time, half]), device);
+        Self { cos: table(cos), sin: table(sin) }
+    }
+
+    /// Turns each head.
+    ///
+    /// # Shapes
+    /// - `x` and output: `[B, heads, T, head_dim]`
+    pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
+        let half = x.dims()[3] / 2;
+        let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
+        let (cos, sin) = (&self.cos, &self.sin);
+        Tensor::cat(
+            vec![
+                a.clone() * cos.clone() - b.clone() * sin.clone(),
+                b * cos.clone() + a * sin.clone(),
+            ],
+            3,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rotated(start: usize) -> Vec<f32> {
+        let device = Device::flex();
+        let x = Tensor::<4>::from_floats([[[[1.0, 2.0, 3.0, 4.0]]]], &device);
+        Rope::new(start, 1, 4, 100.0, &device).apply(x).try_into_vec_as().unwrap()
+    }
+
+    #[test]
+    fn position_zero_is_left_alone() {
+        assert_eq!(rotated(0), [1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    fn halves_turn_together_with_falling_frequency() {
+        let (sin0, cos0) = 2f32.sin_cos();
+        let (sin1, cos1) = 0.2f32.sin_cos();
+        let want = [
+            cos0 - 3.0 * sin0,
+            2.0 * cos1 - 4.0 * sin1,
+            3.0 * cos0 + sin0,
+            4.0 * cos1 + 2.0 * sin1,
+        ];
+        for (got, want) in rotated(2).iter().zip(want) {
+            assert!((got - want).abs() < 1e-6, "{got} is not {want}");
+        }
+    }
+}
