@@ -1,7 +1,8 @@
-//! Operations that deserve one pass over memory.
+//! The operations that all models spend their time in, one file each.
 //!
-//! One file per operation. Each has a plain-tensor twin that any Burn backend runs, and the tests
-//! hold the two together: the fused form is never the only definition of what is computed.
+//! So far they are plain tensor operations that any Burn backend runs. A fused form joins its plain
+//! twin in the same file, and the tests hold the two together: the fused form is never the only
+//! definition of what is computed.
 
 mod rms;
 

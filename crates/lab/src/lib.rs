@@ -2,4 +2,6 @@
 
 mod parity;
 
-pub use parity::{Comparison, DEFAULT_TOLERANCE, ParityError, ParityReport, parity};
+pub use parity::{
+    Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,
+};

@@ -3,6 +3,11 @@
 //! A trace holds inputs and what they must lead to: logits, and optionally the loss, what every
 //! sub-layer reads, the read-out, the share of skipped tokens and the gradient of every parameter.
 //! Everything it holds is compared, each tensor relative to its own largest magnitude.
+//!
+//! Some gradients vanish by symmetry: the first sub-layer of a multi-stream policy reads n copies of
+//! one vector through a norm, so the size of the weights it mixes them with has no effect. What f32
+//! computes there is the rounding of large terms that cancel, and no relative error means anything.
+//! So the scale of a gradient is at least [`GRADIENT_FLOOR`] times the largest gradient of the trace.
 
 use burn::tensor::{Device, Tensor};
 use hadal_model::{
@@ -17,6 +22,10 @@ use std::path::Path;
 /// The largest relative error that f32 needs.
 pub const DEFAULT_TOLERANCE: f64 = 2e-4;
 
+/// A gradient smaller than this share of the largest one is compared as if it were that large: at the
+/// default tolerance, to within about sixteen roundings of the largest gradient.
+pub const GRADIENT_FLOOR: f64 = 0.01;
+
 /// One tensor of the trace against ours.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
@@ -24,9 +33,11 @@ pub struct Comparison {
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Largest difference, relative to the largest magnitude of the expected tensor (absolute where
-    /// all of it is zero).
+    /// Largest difference, relative to `scale`.
     pub error: f64,
+    /// The largest magnitude of the expected tensor, at least [`GRADIENT_FLOOR`] of the largest
+    /// gradient for gradients, and one where all is zero.
+    pub scale: f64,
     /// Where that is.
     pub index: Vec<usize>,
     /// What the trace holds there.
@@ -77,13 +88,16 @@ pub fn parity(directory: &Path, tolerance: f64) -> Result<ParityReport, ParityEr
     let decoder = load(directory, &device)?.decoder;
 
     let ours = compute(&decoder, &trace, backward)?;
+    let floor = GRADIENT_FLOOR * trace.largest_gradient(&names)?;
     let mut comparisons = Vec::new();
     for name in names.iter().filter(|name| !matches!(name.as_str(), "input_ids" | "target_ids")) {
         let actual = ours.get(name.as_str()).ok_or_else(|| {
             ParityError::Foreign(format!("it holds `{name}`, which this model does not produce"))
         })?;
+        let expected = trace.0.floats(name)?;
+        let floor = if name.starts_with("grad.") { floor } else { 0.0 };
         let shape = trace.0.shape(name).unwrap_or_default().to_vec();
-        comparisons.push(compare(name, shape, &trace.0.floats(name)?, actual, tolerance)?);
+        comparisons.push(compare(name, shape, &expected, actual, floor, tolerance)?);
     }
     comparisons.sort_by_key(|comparison| position(&comparison.name));
     Ok(ParityReport {
@@ -97,6 +111,14 @@ pub fn parity(directory: &Path, tolerance: f64) -> Result<ParityReport, ParityEr
 struct Trace(TensorFile);
 
 impl Trace {
+    fn largest_gradient(&self, names: &[String]) -> Result<f64, ParityError> {
+        let mut largest = 0.0;
+        for name in names.iter().filter(|name| name.starts_with("grad.")) {
+            largest = magnitude(&self.0.floats(name)?).max(largest);
+        }
+        Ok(largest)
+    }
+
     fn tokens(&self, name: &str) -> Result<Tokens, ParityError> {
         let shape = self.0.shape(name).unwrap_or_default().to_vec();
         let foreign = |reason: String| ParityError::Foreign(format!("`{name}` {reason}"));
@@ -176,11 +198,16 @@ fn elements<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     tensor.try_to_vec_as().unwrap_or_default()
 }
 
+fn magnitude(values: &[f32]) -> f64 {
+    values.iter().fold(0.0, |most, &value| f64::from(value).abs().max(most))
+}
+
 fn compare(
     name: &str,
     shape: Vec<usize>,
     expected: &[f32],
     actual: &[f32],
+    floor: f64,
     tolerance: f64,
 ) -> Result<Comparison, ParityError> {
     if expected.len() != actual.len() || expected.is_empty() {
@@ -190,8 +217,8 @@ fn compare(
             actual.len()
         )));
     }
-    let magnitude = expected.iter().fold(0f64, |most, &value| most.max(f64::from(value).abs()));
-    let scale = if magnitude == 0.0 { 1.0 } else { magnitude };
+    let largest = magnitude(expected).max(floor);
+    let scale = if largest == 0.0 { 1.0 } else { largest };
     let difference = |i: usize| {
         let error = (f64::from(expected[i]) - f64::from(actual[i])).abs() / scale;
         // Whatever is not a number is as wrong as can be.
@@ -205,6 +232,7 @@ fn compare(
         index: unravel(worst, &shape),
         shape,
         error: difference(worst),
+        scale,
         expected: expected[worst].into(),
         actual: actual[worst].into(),
         passed: difference(worst) <= tolerance,
@@ -246,7 +274,7 @@ mod tests {
     use super::*;
 
     fn error(expected: &[f32], actual: &[f32]) -> Comparison {
-        compare("x", vec![2, 2], expected, actual, 1e-3).unwrap()
+        compare("x", vec![2, 2], expected, actual, 0.0, 1e-3).unwrap()
     }
 
     #[test]
@@ -263,6 +291,14 @@ mod tests {
         let found = error(&[1.0, 2.0, 3.0, 4.0], &[1.0, f32::NAN, 3.0, 4.0]);
         assert!(!found.passed);
         assert_eq!(found.index, [0, 1]);
+    }
+
+    #[test]
+    fn a_gradient_below_the_floor_is_compared_to_the_floor() {
+        let with_floor = |floor| compare("grad.x", vec![1], &[1e-9], &[2e-9], floor, 1e-3).unwrap();
+        assert!(!with_floor(0.0).passed);
+        assert!(with_floor(1e-2).passed);
+        assert_eq!(with_floor(1e-2).scale, 1e-2);
     }
 
     #[test]

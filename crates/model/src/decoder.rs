@@ -7,7 +7,7 @@ use crate::rope::Rope;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use hadal_residual::{
-    AnyResidual, BASE_STD, Declared, Init, Probe, ResidualConfig, Silent, Site, Weights,
+    AnyResidual, BASE_STD, Declared, Init, Probe, ResidualConfig, Silent, Site, Stored, Weights,
 };
 use std::collections::HashMap;
 
@@ -114,6 +114,17 @@ impl Decoder {
     pub fn fresh(config: &ModelConfig, seed: u64, device: &Device) -> Result<Self, ConfigError> {
         config.check_fresh()?;
         Ok(Self::declare(config, Weights::fresh(seed, device)))
+    }
+
+    /// A model with given parameters: `stored` is asked for each by name and shape, and what it does
+    /// not know starts fresh.
+    pub fn stored(
+        config: &ModelConfig,
+        stored: Stored,
+        device: &Device,
+    ) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self::declare(config, Weights::stored(stored, device)))
     }
 
     /// Builds the model from wherever the weights come from. The config must have been checked.

@@ -195,20 +195,17 @@ impl FromStr for ResidualConfig {
     }
 }
 
-/// The short form with every setting written out.
+/// The short form with every setting written out, in the order of the documentation.
 impl fmt::Display for ResidualConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Settings are numbers, booleans and plain words, so their JSON reads like the short form
+        // once its quotes and braces are gone. (A `Value` would sort the keys.)
+        let json = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+        let plain = json.trim_matches(['{', '}']).replace('"', "");
+        let settings = plain.split(',').skip(1).map(|setting| setting.replacen(':', "=", 1));
         f.write_str(self.about().kind)?;
-        let Ok(Value::Object(fields)) = serde_json::to_value(self) else {
-            return Ok(());
-        };
-        let mut separator = ':';
-        for (key, value) in fields.iter().filter(|(key, _)| *key != "kind") {
-            match value {
-                Value::String(text) => write!(f, "{separator}{key}={text}")?,
-                other => write!(f, "{separator}{key}={other}")?,
-            }
-            separator = ',';
+        for (i, setting) in settings.enumerate() {
+            write!(f, "{}{setting}", if i == 0 { ':' } else { ',' })?;
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ pub mod siamese;
 mod sinkhorn;
 mod site;
 pub mod streams;
+#[cfg(test)]
+mod testing;
 mod weights;
 
 pub use config::{AnyResidual, ResidualConfig, ShortFormError};

@@ -66,7 +66,7 @@ impl Generate {
         let tokenizer = self.tokenizer(&checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;
 
-        let mut printer = Printer { stream: tokenizer.stream(), failure: None, silent: self.json };
+        let mut printer = Printer::after(&ids, &tokenizer, !self.json)?;
         let generated = generate(
             &checkpoint.decoder,
             &ids,
@@ -76,9 +76,8 @@ impl Generate {
             |token| printer.token(token),
         )
         .map_err(Failure::failed)?;
-        printer.finish()?;
+        let text = printer.finish()?;
         if self.json {
-            let text = tokenizer.decode(&generated.tokens).map_err(Failure::failed)?;
             print_json(&summary(&prompt, &ids, &text, &generated))?;
         } else {
             report(&generated)?;
@@ -142,24 +141,28 @@ fn prompt_ids(prompt: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> 
     })
 }
 
-/// Prints text as soon as it is whole.
+/// Collects the text and, if it is to be seen, prints it as soon as it is whole.
 struct Printer<'a> {
     stream: TextStream<'a>,
+    text: String,
     failure: Option<Failure>,
-    silent: bool,
+    visible: bool,
 }
 
-impl Printer<'_> {
-    fn token(&mut self, token: u32) -> ControlFlow<()> {
-        if self.silent {
-            return ControlFlow::Continue(());
+impl<'a> Printer<'a> {
+    /// Continues after a prompt, which is not printed again: whether a word begins with a space
+    /// depends on what stands before it.
+    fn after(prompt: &[u32], tokenizer: &'a Tokenizer, visible: bool) -> Result<Self, Failure> {
+        let mut stream = tokenizer.stream();
+        for &id in prompt {
+            stream.push(id).map_err(Failure::failed)?;
         }
-        let printed = self
-            .stream
-            .push(token)
-            .map_err(Failure::failed)
-            .and_then(|text| Ok(print_now(&text.unwrap_or_default())?));
-        match printed {
+        Ok(Self { stream, text: String::new(), failure: None, visible })
+    }
+
+    fn token(&mut self, token: u32) -> ControlFlow<()> {
+        let piece = self.stream.push(token).map_err(Failure::failed);
+        match piece.and_then(|piece| self.show(&piece.unwrap_or_default())) {
             Ok(()) => ControlFlow::Continue(()),
             Err(failure) => {
                 self.failure = Some(failure);
@@ -168,15 +171,24 @@ impl Printer<'_> {
         }
     }
 
-    fn finish(self) -> Result<(), Failure> {
+    fn show(&mut self, piece: &str) -> Result<(), Failure> {
+        self.text += piece;
+        if self.visible {
+            print_now(piece)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<String, Failure> {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
-        if !self.silent {
-            print_now(&self.stream.finish())?;
+        let held_back = self.stream.finish();
+        if self.visible {
+            print_now(&held_back)?;
             print_now("\n")?;
         }
-        Ok(())
+        Ok(self.text + &held_back)
     }
 }
 
