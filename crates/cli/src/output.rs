@@ -1,8 +1,10 @@
 //! Plain tables, readable numbers, and JSON for scripts.
 
 use crate::failure::Failure;
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// Rows under a head line, columns as wide as their longest cell.
 pub(crate) struct Table {
@@ -39,6 +41,13 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// Shows on stderr that something takes its time; invisible when nobody looks.
+pub(crate) fn spinner(message: String) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(message);
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
 }
 
 /// Prints a value as indented JSON on stdout.

@@ -57,15 +57,27 @@ impl From<PassError> for GenerateError {
     }
 }
 
-/// Continues `prompt` by at most `max_tokens` tokens, telling `listen` each one as it is chosen.
+/// How far a text may go.
+#[derive(Clone, Debug)]
+pub struct Limits<'a> {
+    /// Longest continuation.
+    pub max_tokens: usize,
+    /// Tokens that end the text.
+    pub ends: &'a [u32],
+    /// Only tokens below this are drawn. Vocabularies are often padded for speed, and nobody can
+    /// read the padding.
+    pub vocabulary: usize,
+}
+
+/// Continues `prompt` within limits, telling `listen` each token as it is chosen.
 pub fn generate(
     decoder: &Decoder,
     prompt: &[u32],
-    max_tokens: usize,
-    ends: &[u32],
+    limits: &Limits,
     sampler: &mut Sampler,
     mut listen: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, GenerateError> {
+    let max_tokens = limits.max_tokens;
     let mut cache = Cache::new(decoder.config());
     let started = Instant::now();
     let mut logits = next_logits(decoder, prompt, &mut cache)?;
@@ -77,8 +89,9 @@ pub fn generate(
         if tokens.len() == max_tokens {
             break StopReason::MaxTokens;
         }
+        logits.truncate(limits.vocabulary);
         let token = sampler.pick(&logits)?;
-        if ends.contains(&token) {
+        if limits.ends.contains(&token) {
             break StopReason::End;
         }
         tokens.push(token);

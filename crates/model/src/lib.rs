@@ -26,8 +26,13 @@ pub use checkpoint::{Checkpoint, CheckpointError, load, read_config, save};
 pub use config::{ConfigError, DepthKv, MlpKind, ModelConfig};
 pub use cost::{ModelCost, ParameterGroup};
 pub use decoder::{Decoder, Pass, PassError, Tokens};
-pub use generate::{GenerateError, Generated, StopReason, generate};
+pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
 pub use loss::cross_entropy;
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use tensor_file::{TensorFile, TensorFileError};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
+
+/// The README's example must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -5,7 +5,9 @@ use crate::probe::{Probe, Silent};
 use crate::residual::{Residual, SubLayers};
 use crate::site::{Dimensions, Site};
 use crate::weights::{Init, Weights};
-use burn::tensor::{Device, Tensor};
+use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use std::collections::HashMap;
 
 /// A small model's dimensions.
 pub(crate) fn dimensions(width: usize, blocks: usize) -> Dimensions {
@@ -115,5 +117,82 @@ pub(crate) fn assert_near(actual: &[f32], expected: &[f32], tolerance: f32) {
     let scale = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
     for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
         assert!((a - e).abs() <= tolerance * scale, "element {i}: {a} is not {e} (scale {scale})");
+    }
+}
+
+/// Asserts that a token's way through depth depends on that token alone: reordered tokens give
+/// reordered results, and a token by itself gives what it gives among others.
+#[track_caller]
+pub(crate) fn assert_tokens_are_independent<R: Residual>(policy: &R, dimensions: &Dimensions) {
+    let embedding = normal("tokens", [2, 3, dimensions.width]);
+    let together = traverse(policy, embedding.clone(), dimensions);
+    let reordered = traverse(policy, embedding.clone().flip([0, 1]), dimensions);
+    assert_close(reordered.flip([0, 1]), together.clone(), 1e-5);
+    let token = |x: Tensor<3>| x.narrow(0, 1, 1).narrow(1, 2, 1);
+    assert_close(traverse(policy, token(embedding), dimensions), token(together), 1e-5);
+}
+
+/// Asserts that autodiff agrees with central differences for every element of every parameter and
+/// of the embedding, the loss being a fixed linear form of the head's input along [`Stand`].
+#[track_caller]
+pub(crate) fn assert_gradients<C: PolicyConfig>(config: &C, dimensions: &Dimensions) {
+    let drawn = |name: &str, shape: &[usize]| {
+        let around = if name.contains("norm") { 1.0 } else { 0.0 };
+        values(normal(name, [shape.iter().product()]) * 0.5 + around)
+    };
+    let shape = [1, 2, dimensions.width];
+    let (embedding, form) = (normal("tokens", shape), normal("form", shape));
+
+    let mut at = |name: &str, shape: &[usize]| Some(drawn(name, shape));
+    let mut weights = Weights::stored(&mut at, &Device::flex().autodiff());
+    let policy = config.init(dimensions, &mut weights);
+    let names = weights.declared().into_iter().map(|d| (d.id, (d.name, d.shape))).collect();
+    let leaf = embedding.clone().autodiff().require_grad();
+    let loss = (traverse(&policy, leaf.clone(), dimensions) * form.clone()).sum();
+    let mut found = Found { gradients: loss.backward(), names, found: Vec::new() };
+    policy.visit(&mut found);
+    let of_embedding = leaf.grad(&found.gradients).map(values);
+    found.found.push(("tokens".into(), shape.to_vec(), of_embedding));
+
+    // The embedding moves like a parameter of its own name.
+    let loss_at = |moved: &str, element: usize, step: f32| -> f64 {
+        let moved_from = |name: &str, mut elements: Vec<f32>| {
+            if name == moved {
+                elements[element] += step;
+            }
+            elements
+        };
+        let policy =
+            chosen(config, dimensions, |name, shape| Some(moved_from(name, drawn(name, shape))));
+        let tokens = moved_from("tokens", values(embedding.clone()));
+        let tokens = Tensor::from_data(TensorData::new(tokens, shape), &Device::flex());
+        let out = values(traverse(&policy, tokens, dimensions));
+        out.iter().zip(values(form.clone())).map(|(o, f)| f64::from(*o) * f64::from(f)).sum()
+    };
+    // At this step the third derivative and the rounding of f32 both cost about 1e-4.
+    let step = 1e-2;
+    for (name, shape, gradient) in found.found {
+        let count: usize = shape.iter().product();
+        // A parameter that nothing depends on has no gradient, and must not move the loss.
+        let gradient = gradient.unwrap_or_else(|| vec![0.0; count]);
+        for (i, got) in gradient.into_iter().enumerate() {
+            let rise = loss_at(&name, i, step) - loss_at(&name, i, -step);
+            let want = (rise / f64::from(2.0 * step)) as f32;
+            assert!((got - want).abs() <= 1e-3 * want.abs().max(1.0), "{name}[{i}]: {got} is not {want}");
+        }
+    }
+}
+
+/// Collects the gradient of every parameter under its name.
+struct Found {
+    gradients: Gradients,
+    names: HashMap<ParamId, (String, Vec<usize>)>,
+    found: Vec<(String, Vec<usize>, Option<Vec<f32>>)>,
+}
+
+impl ModuleVisitor for Found {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let (name, shape) = self.names[&param.id].clone();
+        self.found.push((name, shape, param.val().grad(&self.gradients).map(values)));
     }
 }

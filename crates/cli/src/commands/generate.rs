@@ -1,11 +1,11 @@
 //! `hadal generate`: text from a model. The text goes to stdout, everything else to stderr.
 
 use crate::failure::Failure;
-use crate::output::print_json;
+use crate::output::{print_json, spinner};
 use clap::Args;
 use hadal_model::{
-    Checkpoint, Device, Generated, Sampler, Sampling, StopReason, TextStream, Tokenizer, generate,
-    load,
+    Checkpoint, Device, Generated, Limits, Sampler, Sampling, StopReason, TextStream, Tokenizer,
+    generate, load,
 };
 use serde_json::json;
 use std::io::{self, IsTerminal, Read, Write};
@@ -62,19 +62,21 @@ impl Generate {
         };
         let mut sampler = Sampler::new(sampling).map_err(Failure::usage)?;
         let prompt = self.prompt_text()?;
+        let spinner = spinner(format!("loading {}", self.directory.display()));
         let checkpoint = load(&self.directory, &Device::flex()).map_err(Failure::failed)?;
+        spinner.finish_and_clear();
         let tokenizer = self.tokenizer(&checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;
 
         let mut printer = Printer::after(&ids, &tokenizer, !self.json)?;
-        let generated = generate(
-            &checkpoint.decoder,
-            &ids,
-            self.max_tokens,
-            &tokenizer.ends(),
-            &mut sampler,
-            |token| printer.token(token),
-        )
+        let limits = Limits {
+            max_tokens: self.max_tokens,
+            ends: &tokenizer.ends(),
+            vocabulary: tokenizer.vocab_size(),
+        };
+        let generated = generate(&checkpoint.decoder, &ids, &limits, &mut sampler, |token| {
+            printer.token(token)
+        })
         .map_err(Failure::failed)?;
         let text = printer.finish()?;
         if self.json {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  hadal inspect configs/mgr-small.toml
+  hadal inspect examples/mgr-s.toml
   hadal inspect DIR --json
   hadal inspect config.json --residual mgr:streams=8,gate=independent")]
 pub(crate) struct Inspect {

@@ -1,11 +1,12 @@
 //! `hadal parity`: does a model compute what an independent implementation wrote down?
 
 use crate::failure::Failure;
-use crate::output::{Table, print_json};
+use crate::output::{Table, print_json, spinner};
 use clap::Args;
 use hadal_lab::{Comparison, DEFAULT_TOLERANCE, ParityReport, parity};
+use serde_json::json;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Compare a model with a trace of an independent implementation
@@ -18,12 +19,14 @@ use std::process::ExitCode;
 Exit code: 0 if everything agrees, 1 if not, 2 if it could not be run.
 
 Examples:
-  hadal parity crates/lab/tests/golden/mgr-competitive
+  hadal parity tests/golden/mgr-competitive
+  hadal parity tests/golden/*
   hadal parity DIR --all --tolerance 1e-5
   hadal parity DIR --json | jq '.comparisons[] | select(.passed | not)'")]
 pub(crate) struct Parity {
-    /// Directory with the model and its trace
-    directory: PathBuf,
+    /// Directories with a model and its trace; one is shown in detail, several in a line each
+    #[arg(value_name = "DIR", required = true)]
+    directories: Vec<PathBuf>,
     /// Largest relative error
     #[arg(long, default_value_t = DEFAULT_TOLERANCE, value_parser = tolerance)]
     tolerance: f64,
@@ -44,14 +47,59 @@ fn tolerance(text: &str) -> Result<f64, String> {
 
 impl Parity {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let report = parity(&self.directory, self.tolerance).map_err(Failure::usage)?;
+        match self.directories.as_slice() {
+            [directory] => self.one(directory),
+            several => self.several(several),
+        }
+    }
+
+    fn one(&self, directory: &Path) -> Result<ExitCode, Failure> {
+        let spinner = spinner(format!("comparing {}", directory.display()));
+        let report = parity(directory, self.tolerance).map_err(Failure::usage)?;
+        spinner.finish_and_clear();
         if self.json {
             print_json(&report)?;
         } else {
             print_report(&report, self.all)?;
         }
-        Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        Ok(ExitCode::from(u8::from(!report.passed)))
     }
+
+    /// One line each. What cannot be run is reported and the rest goes on; it then outweighs what
+    /// differs in the exit code.
+    fn several(&self, directories: &[PathBuf]) -> Result<ExitCode, Failure> {
+        let mut code = 0;
+        let mut reports = Vec::new();
+        let width = directories.iter().map(|d| d.display().to_string().len()).max().unwrap_or(0);
+        for directory in directories {
+            let name = directory.display().to_string();
+            match parity(directory, self.tolerance) {
+                Err(error) => {
+                    Failure::usage(error).report();
+                    code = 2;
+                }
+                Ok(report) => {
+                    code = code.max(u8::from(!report.passed));
+                    if !self.json {
+                        writeln!(io::stdout(), "{name:<width$}  {}", summary(&report))?;
+                    }
+                    reports.push(json!({ "directory": name, "report": report }));
+                }
+            }
+        }
+        if self.json {
+            print_json(&reports)?;
+        }
+        Ok(ExitCode::from(code))
+    }
+}
+
+fn summary(report: &ParityReport) -> String {
+    let total = report.comparisons.len();
+    let wrong = report.comparisons.iter().filter(|c| !c.passed).count();
+    let worst = worst(&report.comparisons);
+    let verdict = if wrong == 0 { "ok".into() } else { format!("{wrong} DIFFER") };
+    format!("{verdict}  {total} tensors, largest error {:.1e} in {}", worst.error, worst.name)
 }
 
 fn print_report(report: &ParityReport, all: bool) -> io::Result<()> {
