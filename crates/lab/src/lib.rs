@@ -1,6 +1,10 @@
-//! What is done with models: so far, proving that they compute what the papers say.
+//! What is done with models: proving that they compute what the papers say, and training them.
 
+pub mod data;
+pub mod optim;
 mod parity;
+pub mod tasks;
+pub mod train;
 
 pub use parity::{
     Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,

@@ -176,7 +176,7 @@ mod tests {
         };
         let cost = ModelCost::of(&config).unwrap();
         let branches = cost.forward_flops_per_token - cost.residual_flops_per_token;
-        assert_eq!(branches / 100_000, 7_207);
+        assert_eq!(branches, 720_683_008);
     }
 
     #[test]

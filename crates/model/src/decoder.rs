@@ -4,7 +4,7 @@ use crate::cache::Cache;
 use crate::config::{ConfigError, ModelConfig};
 use crate::layers::{Block, Layers, linear};
 use crate::rope::Rope;
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use hadal_residual::{
     AnyResidual, BASE_STD, Declared, Init, Probe, ResidualConfig, Silent, Site, Stored, Weights,
@@ -210,6 +210,18 @@ impl Decoder {
         self.collect(|tensor| Some(tensor.elements()))
     }
 
+    /// The same model with other values of its parameters; what `find` does not know stays.
+    pub fn with_parameters<'v>(self, find: impl Fn(&str) -> Option<&'v [f32]>) -> Self {
+        let declared = self.declared.clone();
+        let names = declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
+        self.map(&mut Replacer { names, find })
+    }
+
+    /// Sets what share of their full size the policy's gains have, while training warms up.
+    pub fn warm(&mut self, share: f64) {
+        self.residual.warm(share);
+    }
+
     /// The gradient of every parameter that has one, by name.
     pub fn gradients(&self, gradients: &Gradients) -> Vec<(String, Vec<f32>)> {
         self.collect(|tensor| tensor.gradient(gradients))
@@ -239,6 +251,23 @@ impl<const D: usize> AnyTensor for Tensor<D> {
 
     fn gradient(&self, gradients: &Gradients) -> Option<Vec<f32>> {
         self.grad(gradients).map(|gradient| gradient.elements())
+    }
+}
+
+struct Replacer<'a, F> {
+    names: HashMap<u64, &'a str>,
+    find: F,
+}
+
+impl<'v, F: Fn(&str) -> Option<&'v [f32]>> ModuleMapper for Replacer<'_, F> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.names.get(&param.id.val()).and_then(|name| (self.find)(name)) {
+            None => param,
+            Some(values) => param.map(|old| {
+                let data = TensorData::new(values.to_vec(), old.dims());
+                Tensor::from_data(data, &old.device()).set_require_grad(old.is_require_grad())
+            }),
+        }
     }
 }
 

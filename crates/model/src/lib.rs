@@ -27,7 +27,7 @@ pub use config::{ConfigError, DepthKv, MlpKind, ModelConfig};
 pub use cost::{ModelCost, ParameterGroup};
 pub use decoder::{Decoder, Pass, PassError, Tokens};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
-pub use loss::cross_entropy;
+pub use loss::{cross_entropy, masked_cross_entropy};
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use tensor_file::{TensorFile, TensorFileError};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};

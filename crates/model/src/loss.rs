@@ -1,7 +1,7 @@
 //! Cross-entropy, the loss of a language model.
 
 use crate::decoder::Tokens;
-use burn::tensor::{Tensor, activation::log_softmax};
+use burn::tensor::{Tensor, TensorData, activation::log_softmax};
 
 /// Mean over all positions of `-ln p(target)`.
 ///
@@ -10,6 +10,54 @@ use burn::tensor::{Tensor, activation::log_softmax};
 /// - `targets`: B rows of T tokens
 /// - output: `[1]`
 pub fn cross_entropy(logits: Tensor<3>, targets: &Tokens) -> Tensor<1> {
+    negative_log_likelihood(logits, targets).mean()
+}
+
+/// The same over scored positions alone; over all of them if `scored` is empty.
+///
+/// # Shapes
+/// - `scored`: one for each target, row by row
+pub fn masked_cross_entropy(logits: Tensor<3>, targets: &Tokens, scored: &[bool]) -> Tensor<1> {
+    let loss = negative_log_likelihood(logits, targets);
+    if scored.is_empty() {
+        return loss.mean();
+    }
+    let count = scored.iter().filter(|&&scored| scored).count().max(1);
+    let weights: Vec<f32> =
+        scored.iter().map(|&scored| if scored { 1.0 / count as f32 } else { 0.0 }).collect();
+    let weights = Tensor::<3>::from_data(TensorData::new(weights, loss.dims()), &loss.device());
+    (loss * weights).sum()
+}
+
+/// `[B, T, 1]`
+fn negative_log_likelihood(logits: Tensor<3>, targets: &Tokens) -> Tensor<3> {
     let targets = targets.tensor(&logits.device()).unsqueeze_dim(2);
-    log_softmax(logits, 2).gather(2, targets).mean().neg()
+    log_softmax(logits, 2).gather(2, targets).neg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    fn logits() -> Tensor<3> {
+        Tensor::from_floats([[[1.0, 2.0, 0.5], [0.0, 0.0, 3.0]]], &Device::flex())
+    }
+
+    fn value(loss: Tensor<1>) -> f32 {
+        loss.try_into_vec_as::<f32>().unwrap()[0]
+    }
+
+    #[test]
+    fn the_mean_runs_over_all_positions() {
+        let targets = Tokens::row(&[1, 0]);
+        let first = -(2f32 - (1f32.exp() + 2f32.exp() + 0.5f32.exp()).ln());
+        let second = (2.0 + 3f32.exp()).ln();
+        let all = value(cross_entropy(logits(), &targets));
+        assert!((all - (first + second) / 2.0).abs() < 1e-6);
+        let unmasked = value(masked_cross_entropy(logits(), &targets, &[]));
+        assert_eq!(all, unmasked);
+        let one = value(masked_cross_entropy(logits(), &targets, &[false, true]));
+        assert!((one - second).abs() < 1e-6);
+    }
 }

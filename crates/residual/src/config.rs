@@ -102,6 +102,11 @@ macro_rules! policies {
                 match self { $(Self::$variant(policy) => policy.traverse(embedding, layers, probe),)* }
             }
 
+            /// Sets what share of their full size the policy's gains have.
+            pub fn warm(&mut self, share: f64) {
+                match self { $(Self::$variant(policy) => policy.warm(share),)* }
+            }
+
             /// Why the site cannot be absent, if it cannot.
             pub fn needs(&self, site: Site) -> Option<&'static str> {
                 match self { $(Self::$variant(policy) => policy.needs(site),)* }

@@ -126,3 +126,89 @@ impl Residual for DenseFormer {
         self.final_norm.forward(state.x)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prenorm::PreNormConfig;
+    use crate::probe::{Recorder, Silent};
+    use crate::testing::{
+        Stand, assert_close, chosen, dimensions, normal, random, random_norms, traverse, values,
+    };
+    use burn::tensor::Device;
+
+    /// Two blocks of width two with weights that are easy to tell apart.
+    fn weighted() -> DenseFormer {
+        chosen(&DenseFormerConfig {}, &dimensions(2, 2), |name, _| match name {
+            "residual.block.1.weights" => Some(vec![2.0, 3.0]),
+            "residual.block.2.weights" => Some(vec![0.5, -1.0, 4.0]),
+            _ => None,
+        })
+    }
+
+    fn token(x: [f32; 2]) -> Tensor<3> {
+        Tensor::from_floats([[x]], &Device::flex())
+    }
+
+    fn write(policy: &DenseFormer, site: usize, state: DenseState, y: [f32; 2]) -> DenseState {
+        policy.write(Site::new(site), state, (), token(y), &mut Silent)
+    }
+
+    #[test]
+    fn the_start_is_prenorm() {
+        let dimensions = dimensions(8, 3);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let dense = chosen(&DenseFormerConfig {}, &dimensions, random_norms);
+        let plain = random(&PreNormConfig {}, &dimensions);
+        let expected = traverse(&plain, embedding.clone(), &dimensions);
+        assert_eq!(values(traverse(&dense, embedding, &dimensions)), values(expected));
+    }
+
+    #[test]
+    fn a_block_ends_with_a_weighted_sum_of_what_the_blocks_produced() {
+        let policy = weighted();
+        let state = policy.open(token([1.0, 10.0]));
+        let state = write(&policy, 0, state, [1.0, 0.0]);
+        assert_eq!(values(state.x.clone()), [2.0, 10.0]);
+        // X_1 = (2, 11), x = 2 X_0 + 3 X_1.
+        let state = write(&policy, 1, state, [0.0, 1.0]);
+        assert_eq!(values(state.x.clone()), [8.0, 53.0]);
+        // X_2 = (9, 54), x = X_0 / 2 - X_1 + 4 X_2: X_1 is the block's own, not its average.
+        let state = write(&policy, 2, state, [1.0, 0.0]);
+        let state = write(&policy, 3, state, [0.0, 1.0]);
+        assert_eq!(values(state.x), [34.5, 210.0]);
+    }
+
+    #[test]
+    fn a_block_without_its_mlp_still_ends_with_the_sum() {
+        let policy = weighted();
+        let state = write(&policy, 0, policy.open(token([1.0, 10.0])), [1.0, 0.0]);
+        let state = policy.pass(Site::new(1), state);
+        assert_eq!(values(state.x), [8.0, 50.0]);
+    }
+
+    #[test]
+    fn a_block_without_its_attention_does_not_end_early() {
+        let policy = weighted();
+        let state = policy.pass(Site::new(0), policy.open(token([1.0, 10.0])));
+        assert_eq!(values(state.x.clone()), [1.0, 10.0]);
+        let state = write(&policy, 1, state, [0.0, 1.0]);
+        assert_eq!(values(state.x), [5.0, 53.0]);
+    }
+
+    #[test]
+    fn a_traversal_past_an_absent_mlp_averages_there() {
+        let dimensions = dimensions(8, 2);
+        let policy = random(&DenseFormerConfig {}, &dimensions);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let mut seen = Recorder::of(&[Signal::Reading, Signal::Write]);
+        policy.traverse(embedding.clone(), &mut Stand::without(&dimensions, &[1]), &mut seen);
+        let at = |site, signal| -> Tensor<3> {
+            seen.get(Place::Site(Site::new(site)), signal).unwrap().squeeze_dim(2)
+        };
+        let weights = values(normal("residual.block.1.weights", [2]) * 0.5);
+        let produced = embedding.clone() + at(0, Signal::Write);
+        let expected = embedding * weights[0] + produced * weights[1];
+        assert_close(at(2, Signal::Reading), expected, 1e-6);
+    }
+}

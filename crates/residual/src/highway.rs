@@ -179,3 +179,123 @@ impl Residual for Highway {
         self.final_norm.forward(x)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Recorder, Silent};
+    use crate::testing::{
+        assert_gradients, assert_near, assert_tokens_are_independent, chosen, dimensions, fresh,
+        normal, random, values, watched,
+    };
+    use burn::tensor::Device;
+
+    const SCALAR: HighwayConfig = HighwayConfig { gate: HighwayGate::Scalar };
+    const VECTOR: HighwayConfig = HighwayConfig { gate: HighwayGate::Vector };
+
+    /// The gate at site 0 and the stream after it, for x = (1, 2) and a write of (0.5, -1.5).
+    fn step(config: &HighwayConfig, weight: &[f32], bias: &[f32]) -> [Vec<f32>; 2] {
+        let dimensions = dimensions(2, 1);
+        let policy = chosen(config, &dimensions, |name, _| match name {
+            "residual.0.gate.weight" => Some(weight.to_vec()),
+            "residual.0.gate.bias" => Some(bias.to_vec()),
+            _ => None,
+        });
+        let device = Device::flex();
+        let (site, x) = (Site::new(0), policy.open(Tensor::from_floats([[[1.0, 2.0]]], &device)));
+        let Read { ticket, .. } = policy.read(site, &x, &mut Silent);
+        let y = Tensor::from_floats([[[0.5, -1.5]]], &device);
+        let moved = policy.write(site, x, ticket.clone(), y, &mut Silent);
+        [values(ticket), values(moved)]
+    }
+
+    /// The gates of every sub-layer before training.
+    fn initial(config: &HighwayConfig) -> Vec<f32> {
+        let dimensions = dimensions(16, 2);
+        let mut recorder = Recorder::of(&[Signal::Gates]);
+        let policy = fresh(config, &dimensions);
+        watched(&policy, normal("tokens", [2, 3, 16]), &dimensions, &mut recorder);
+        assert_eq!(recorder.seen.len(), 4);
+        recorder.seen.into_iter().flat_map(|(_, _, gates)| values(gates)).collect()
+    }
+
+    #[test]
+    fn a_scalar_gate_starts_open_by_sigmoid_of_minus_two() {
+        let gates = initial(&SCALAR);
+        assert_eq!(gates.len(), 4 * 6);
+        assert_near(&gates, &[0.119_202_92; 24], 1e-6);
+    }
+
+    #[test]
+    fn a_vector_gate_scatters_around_the_same_start() {
+        let gates = initial(&VECTOR);
+        assert_eq!(gates.len(), 4 * 6 * 16);
+        // The logit's deviation is 0.02 sqrt(16), which moves a gate by 0.0084.
+        let mean = gates.iter().sum::<f32>() / gates.len() as f32;
+        assert!((mean - 0.1192).abs() < 0.005, "mean {mean}");
+        let spread = gates.iter().map(|g| (g - mean).powi(2)).sum::<f32>() / gates.len() as f32;
+        assert!((0.006..0.011).contains(&spread.sqrt()), "deviation {}", spread.sqrt());
+    }
+
+    #[test]
+    fn the_reported_start_is_that_of_every_sub_layer() {
+        for config in [SCALAR, VECTOR] {
+            let gates = config.initial_gates(&dimensions(16, 2));
+            let [gate] = gates.as_slice() else { panic!("one gate") };
+            assert_eq!((gate.name, gate.first_site, gate.last_site), ("g", 0, 3));
+            assert!((gate.values[0] - 0.119_202_922).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn the_scalar_gate_gives_the_numbers_worked_by_hand() {
+        let [gate, moved] = step(&SCALAR, &[0.3, -0.2], &[-1.0]);
+        assert_near(&gate, &[0.260_240_03], 1e-6);
+        assert_near(&moved, &[0.869_879_98, 1.089_159_9], 1e-6);
+    }
+
+    #[test]
+    fn the_vector_gate_gives_the_numbers_worked_by_hand() {
+        // Not symmetric, so that W and its transpose differ.
+        let [gate, moved] = step(&VECTOR, &[0.5, -1.0, 2.0, 0.25], &[-1.0, 0.5]);
+        assert_near(&gate, &[0.124_697_02, 0.889_056_4], 1e-6);
+        assert_near(&moved, &[0.937_651_5, -1.111_697_3], 1e-6);
+    }
+
+    #[test]
+    fn a_closed_gate_carries_and_an_open_one_replaces() {
+        let [_, carried] = step(&SCALAR, &[0.3, -0.2], &[-100.0]);
+        assert_near(&carried, &[1.0, 2.0], 1e-6);
+        let [_, replaced] = step(&SCALAR, &[0.3, -0.2], &[100.0]);
+        assert_near(&replaced, &[0.5, -1.5], 1e-6);
+    }
+
+    #[test]
+    fn sub_layer_and_head_read_the_stream_through_their_norms() {
+        let dimensions = dimensions(2, 1);
+        let policy = chosen(&SCALAR, &dimensions, |name, _| match name {
+            "layers.0.mlp_norm.weight" => Some(vec![2.0, 3.0]),
+            "norm.weight" => Some(vec![5.0, 7.0]),
+            _ => None,
+        });
+        let x = Tensor::<3>::from_floats([[[3.0, -4.0]]], &Device::flex());
+        let unit = [3.0 / 12.5f32.sqrt(), -4.0 / 12.5f32.sqrt()];
+        let Read { input, .. } = policy.read(Site::new(1), &x, &mut Silent);
+        assert_near(&values(input), &[2.0 * unit[0], 3.0 * unit[1]], 1e-6);
+        let out = policy.close(x, &mut Silent);
+        assert_near(&values(out), &[5.0 * unit[0], 7.0 * unit[1]], 1e-6);
+    }
+
+    #[test]
+    fn tokens_are_independent() {
+        let dimensions = dimensions(8, 3);
+        assert_tokens_are_independent(&random(&SCALAR, &dimensions), &dimensions);
+        assert_tokens_are_independent(&random(&VECTOR, &dimensions), &dimensions);
+    }
+
+    #[test]
+    fn gradients_agree_with_central_differences() {
+        assert_gradients(&SCALAR, &dimensions(6, 2));
+        assert_gradients(&VECTOR, &dimensions(6, 2));
+    }
+}

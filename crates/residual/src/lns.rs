@@ -92,3 +92,86 @@ impl Residual for LayerNormScaling {
         self.final_norm.forward(x)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prenorm::PreNormConfig;
+    use crate::probe::{Recorder, Silent};
+    use crate::testing::{
+        assert_close, assert_near, chosen, dimensions, fresh, growth_by_block, normal, random,
+        traverse, values, watched,
+    };
+
+    #[test]
+    fn the_first_block_is_prenorms_bit_for_bit() {
+        let dimensions = dimensions(8, 2);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let (mut scaled, mut plain) =
+            (Recorder::of(&[Signal::Reading]), Recorder::of(&[Signal::Reading]));
+        let lns = random(&LayerNormScalingConfig {}, &dimensions);
+        let prenorm = random(&PreNormConfig {}, &dimensions);
+        watched(&lns, embedding.clone(), &dimensions, &mut scaled);
+        watched(&prenorm, embedding, &dimensions, &mut plain);
+        let reading = |seen: &Recorder, site: usize| {
+            values(seen.get(Place::Site(Site::new(site)), Signal::Reading).unwrap())
+        };
+        for site in 0..3 {
+            assert_eq!(reading(&scaled, site), reading(&plain, site));
+        }
+        assert_ne!(reading(&scaled, 3), reading(&plain, 3));
+    }
+
+    #[test]
+    fn it_is_prenorm_with_the_scale_folded_into_the_gains() {
+        let dimensions = dimensions(8, 4);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let lns = random(&LayerNormScalingConfig {}, &dimensions);
+        let folded = chosen(&PreNormConfig {}, &dimensions, |name, _| {
+            let gain = normal(name, [8]) * 0.5 + 1.0;
+            // Names are `layers.{block}.…` for the sub-layers' norms, which alone are scaled.
+            let block = name.split('.').nth(1).and_then(|block| block.parse::<f64>().ok());
+            Some(values(gain * block.map_or(1.0, |block| 1.0 / (block + 1.0).sqrt())))
+        });
+        let expected = traverse(&folded, embedding.clone(), &dimensions);
+        assert_close(traverse(&lns, embedding, &dimensions), expected, 1e-5);
+    }
+
+    #[test]
+    fn both_sub_layers_of_a_block_read_at_one_over_its_root() {
+        let dimensions = dimensions(8, 5);
+        let policy = fresh(&LayerNormScalingConfig {}, &dimensions);
+        let x = normal("x", [1, 2, 8]) * 3.0;
+        for site in dimensions.each_site() {
+            let Read { input, .. } = policy.read(site, &x, &mut Silent);
+            let expected = 1.0 / (site.index / 2 + 1) as f32;
+            assert_near(&values(input.square().mean_dim(2)), &[expected; 2], 1e-5);
+        }
+    }
+
+    #[test]
+    fn the_stream_grows_with_the_harmonic_numbers() {
+        let dimensions = dimensions(40, 12);
+        let policy = fresh(&LayerNormScalingConfig {}, &dimensions);
+        let growth = growth_by_block(&policy, &dimensions);
+        let mut harmonic = 0.0;
+        for (block, mean_square) in growth.iter().enumerate() {
+            harmonic += 1.0 / (block + 1) as f64;
+            let (least, most) = (1.0 + harmonic / 2.0, 1.0 + 1.5 * harmonic);
+            assert!((least..=most).contains(mean_square), "{mean_square} after block {block}");
+        }
+        // An independent simulation found 4.10; both averages are noisy.
+        assert!((growth[11] / 4.10 - 1.0).abs() < 0.1, "{} after twelve blocks", growth[11]);
+    }
+
+    #[test]
+    fn the_stream_grows_less_than_prenorms() {
+        let dimensions = dimensions(40, 12);
+        let lns = growth_by_block(&fresh(&LayerNormScalingConfig {}, &dimensions), &dimensions);
+        let prenorm = growth_by_block(&fresh(&PreNormConfig {}, &dimensions), &dimensions);
+        assert_eq!(lns[0], prenorm[0]);
+        for block in 1..12 {
+            assert!(lns[block] < prenorm[block], "block {block}");
+        }
+    }
+}

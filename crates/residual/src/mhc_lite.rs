@@ -124,3 +124,123 @@ impl Mixer for BirkhoffSite {
         self.linear.mix(streams, |logits| mixture_of_permutations(logits, n))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Place, Recorder, Signal, Silent};
+    use crate::residual::{Read, Residual};
+    use crate::sinkhorn::sinkhorn;
+    use crate::site::Site;
+    use crate::testing::{assert_near, chosen, dimensions, fresh, normal, random, values, watched};
+    use burn::tensor::Device;
+
+    const STREAMS: usize = 4;
+
+    #[test]
+    fn documented_gates_are_those_of_the_reference_code() {
+        let gates = ManifoldLiteConfig::default().initial_gates(&dimensions(8, 3));
+        let gate = |name| gates.iter().find(|gate| gate.name == name).unwrap().values[0];
+        for (name, value) in [
+            ("pre (chosen stream)", 0.731_058_58),
+            ("pre (others)", 0.268_941_42),
+            ("post (chosen stream)", 1.462_117_16),
+            ("post (others)", 0.537_882_84),
+            ("weight of the identity", 0.992_343_43),
+            ("res diagonal", 0.994_007_91),
+        ] {
+            assert!((gate(name) - value).abs() < 1e-8, "{name} is {}", gate(name));
+        }
+        // The other 23 permutations share the rest.
+        let other = (1.0 - gate("weight of the identity")) / 23.0;
+        assert!((other - 0.000_332_89).abs() < 1e-8, "{other}");
+    }
+
+    #[test]
+    fn a_fresh_policy_gates_as_documented() {
+        let dimensions = dimensions(8, 3);
+        let policy = fresh(&ManifoldLiteConfig::default(), &dimensions);
+        let mut seen = Recorder::of(&[Signal::PoolWeights, Signal::Gates, Signal::Mixing]);
+        watched(&policy, normal("embedding", [1, 1, 8]), &dimensions, &mut seen);
+        for site in dimensions.each_site() {
+            let found = |signal| values(seen.get(Place::Site(site), signal).unwrap());
+            let mut pre = [0.268_941_42; STREAMS];
+            pre[site.index % STREAMS] = 0.731_058_58;
+            assert_near(&found(Signal::PoolWeights), &pre, 1e-6);
+            assert_near(&found(Signal::Gates), &pre.map(|gate| 2.0 * gate), 1e-6);
+            for (k, weight) in found(Signal::Mixing).into_iter().enumerate() {
+                // The small weights deserve a tolerance of their own size.
+                let (expected, tolerance) = if k / STREAMS == k % STREAMS {
+                    (0.994_007_91, 1e-6)
+                } else {
+                    (0.001_997_36, 1e-8)
+                };
+                assert!((weight - expected).abs() < tolerance, "element {k} is {weight}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_logits_mix_doubly_stochastically() {
+        for size in [1.0, 100.0] {
+            let mixing = mixture_of_permutations(normal("logits", [2, 3, 24]) * size, STREAMS);
+            let ones = [1.0; 2 * 3 * STREAMS];
+            // 24 products are summed for each weight.
+            assert_near(&values(mixing.clone().sum_dim(3)), &ones, 1e-6);
+            assert_near(&values(mixing.sum_dim(2)), &ones, 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_random_policy_mixes_doubly_stochastically_at_every_site() {
+        let dimensions = dimensions(8, 3);
+        let policy = random(&ManifoldLiteConfig { streams: 3 }, &dimensions);
+        let mut seen = Recorder::of(&[Signal::Mixing]);
+        watched(&policy, normal("embedding", [2, 3, 8]), &dimensions, &mut seen);
+        assert_eq!(seen.seen.len(), 6);
+        for (_, _, mixing) in seen.seen {
+            assert_near(&values(mixing.clone().sum_dim(3)), &[1.0; 18], 1e-6);
+            assert_near(&values(mixing.sum_dim(2)), &[1.0; 18], 1e-6);
+        }
+    }
+
+    #[test]
+    fn two_streams_reach_what_sinkhorn_reaches() {
+        for stay in [0.001f32, 0.2, 0.5, 0.9, 0.999] {
+            let logit = (stay / (1.0 - stay)).ln();
+            let logits = Tensor::from_floats([[[logit, 0.0]]], &Device::flex());
+            let lite = values(mixture_of_permutations(logits, 2));
+            let logits = Tensor::from_floats([[[[logit, 0.0], [0.0, logit]]]], &Device::flex());
+            let expected = [stay, 1.0 - stay, 1.0 - stay, stay];
+            assert_near(&lite, &expected, 1e-6);
+            assert_near(&values(sinkhorn(logits, 20)), &expected, 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_stream_comes_from_where_its_permutation_points() {
+        // The permutation 1, 2, 0 is the fourth of three; its inverse 2, 0, 1 is the fifth.
+        let policy =
+            chosen(&ManifoldLiteConfig { streams: 3 }, &dimensions(2, 1), |name, _| match name {
+                "residual.0.res_bias" => Some(vec![0.0, 0.0, 0.0, 200.0, 0.0, 0.0]),
+                _ => None,
+            });
+        let site = Site::new(0);
+        let streams =
+            Tensor::from_floats([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]], &Device::flex());
+        let Read { ticket, .. } = policy.read(site, &streams, &mut Silent);
+        let nothing = Tensor::zeros([1, 1, 2], &Device::flex());
+        let after = policy.write(site, streams, ticket, nothing, &mut Silent);
+        assert_eq!(values(after), [3.0, 4.0, 5.0, 6.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn eight_streams_are_refused_for_their_permutations() {
+        let refusal = ManifoldLiteConfig { streams: 8 }.check(&dimensions(8, 1)).unwrap_err();
+        let refusal = refusal.to_string();
+        assert!(refusal.contains("8! = 40,320 permutations"), "{refusal}");
+        assert!(refusal.contains("at most 6"), "{refusal}");
+        assert!(ManifoldLiteConfig { streams: 6 }.check(&dimensions(8, 1)).is_ok());
+        assert!(ManifoldLiteConfig { streams: 0 }.check(&dimensions(8, 1)).is_err());
+    }
+}

@@ -100,3 +100,73 @@ impl Residual for MixLn {
         self.final_norm.forward(x)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postnorm::PostNormConfig;
+    use crate::prenorm::PreNormConfig;
+    use crate::probe::Silent;
+    use crate::testing::{dimensions, normal, random, traverse, values};
+
+    fn share(post_fraction: f64) -> MixLnConfig {
+        MixLnConfig { post_fraction }
+    }
+
+    /// The sites that hand their stream to the sub-layer as it is.
+    fn post_sites(post_fraction: f64, blocks: usize) -> Vec<usize> {
+        let dimensions = dimensions(4, blocks);
+        let policy = random(&share(post_fraction), &dimensions);
+        let x = normal("x", [1, 1, 4]);
+        let raw =
+            |site: &Site| values(policy.read(*site, &x, &mut Silent).input) == values(x.clone());
+        dimensions.each_site().filter(raw).map(|site| site.index).collect()
+    }
+
+    #[test]
+    fn without_post_blocks_it_is_prenorm() {
+        let dimensions = dimensions(8, 3);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let mixed = traverse(&random(&share(0.0), &dimensions), embedding.clone(), &dimensions);
+        let plain = traverse(&random(&PreNormConfig {}, &dimensions), embedding, &dimensions);
+        assert_eq!(values(mixed), values(plain));
+    }
+
+    #[test]
+    fn with_only_post_blocks_it_is_postnorm_behind_the_final_norm() {
+        let dimensions = dimensions(8, 3);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let policy = random(&share(1.0), &dimensions);
+        let mixed = traverse(&policy, embedding.clone(), &dimensions);
+        let post = traverse(&random(&PostNormConfig {}, &dimensions), embedding, &dimensions);
+        assert_eq!(values(mixed), values(policy.final_norm.forward(post)));
+    }
+
+    #[test]
+    fn the_share_of_post_blocks_is_rounded_down() {
+        assert_eq!(post_sites(0.25, 3), [0; 0]);
+        assert_eq!(post_sites(0.25, 4), [0, 1]);
+        assert_eq!(post_sites(0.25, 7), [0, 1]);
+        assert_eq!(post_sites(0.5, 5), [0, 1, 2, 3]);
+        assert_eq!(post_sites(1.0, 2), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn post_sites_normalise_the_sum_and_the_others_do_not() {
+        let policy = random(&share(0.5), &dimensions(8, 2));
+        let (x, y) = (normal("x", [1, 2, 8]), normal("y", [1, 2, 8]));
+        let write =
+            |site| values(policy.write(Site::new(site), x.clone(), (), y.clone(), &mut Silent));
+        let sum = x.clone() + y.clone();
+        assert_eq!(write(1), values(policy.norms[1].forward(sum.clone())));
+        assert_eq!(write(2), values(sum));
+    }
+
+    #[test]
+    fn a_share_outside_zero_to_one_is_refused() {
+        for bad in [-0.1, 1.1, f64::NAN] {
+            let refusal = share(bad).check(&dimensions(8, 2)).unwrap_err().to_string();
+            assert!(refusal.contains("between 0 and 1"), "{refusal}");
+        }
+    }
+}

@@ -136,8 +136,7 @@ mod tests {
         let query = Tensor::<1>::from_floats([0.7, -0.3], &device);
         let sources = [[1.0, 2.0], [-1.0, 0.5], [0.5, -1.5]]
             .map(|v| Source::new(Tensor::from_floats([[v]], &device), EPS));
-        let scores: Vec<_> =
-            sources.iter().flat_map(|s| values(s.score(query.clone()))).collect();
+        let scores: Vec<_> = sources.iter().flat_map(|s| values(s.score(query.clone()))).collect();
         assert_near(&scores, &[0.063_245_54, -1.075_173_5, 0.715_541_5], 1e-6);
         let Pooled { value, weights } = pool(&sources, query);
         assert_near(&values(weights), &[0.308_616_37, 0.098_857_55, 0.592_526_1], 1e-6);
@@ -172,8 +171,8 @@ mod tests {
                 slope(at(query.clone() + nudge(i, 3)) - at(query.clone() - nudge(i, 3)))
             })
             .collect();
-        // The step's square and the rounding of f32 over the step are both about 1e-4.
-        assert_near(&values(leaf_query.grad(&gradients).unwrap()), &along_query, 1e-3);
+        // The step's square and the rounding of f32 over the step cost a few times 1e-4.
+        assert_near(&values(leaf_query.grad(&gradients).unwrap()), &along_query, 2e-3);
 
         for (which, leaf) in leaves.iter().enumerate() {
             let along_source: Vec<f32> = (0..6)
@@ -186,7 +185,7 @@ mod tests {
                     slope(at(nudge(i, 6)) - at(-nudge(i, 6)))
                 })
                 .collect();
-            assert_near(&values(leaf.grad(&gradients).unwrap()), &along_source, 1e-3);
+            assert_near(&values(leaf.grad(&gradients).unwrap()), &along_source, 2e-3);
         }
     }
 

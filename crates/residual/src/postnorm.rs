@@ -83,3 +83,46 @@ impl Residual for PostNorm {
         x
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Recorder, Silent};
+    use crate::testing::{
+        assert_close, assert_near, dimensions, fresh, normal, random, values, watched,
+    };
+
+    #[test]
+    fn the_stream_has_unit_mean_square_after_every_sub_layer() {
+        let dimensions = dimensions(8, 4);
+        let policy = fresh(&PostNormConfig {}, &dimensions);
+        let embedding = normal("embedding", [2, 3, 8]) * 5.0;
+        let mut seen = Recorder::of(&[Signal::Reading]);
+        watched(&policy, embedding, &dimensions, &mut seen);
+        // The first reading is the raw embedding; the last is the head's.
+        assert_eq!(seen.seen.len(), 9);
+        for (_, _, stream) in seen.seen.into_iter().skip(1) {
+            assert_near(&values(stream.square().mean_dim(3)), &[1.0; 6], 1e-5);
+        }
+    }
+
+    #[test]
+    fn the_sum_is_normalised_and_the_reading_is_not() {
+        let dimensions = dimensions(8, 2);
+        let policy = random(&PostNormConfig {}, &dimensions);
+        let (x, y) = (normal("x", [2, 3, 8]), normal("y", [2, 3, 8]));
+        let site = Site::new(3);
+        let Read { input, .. } = policy.read(site, &x, &mut Silent);
+        assert_eq!(values(input), values(x.clone()));
+        let after = policy.write(site, x.clone(), (), y.clone(), &mut Silent);
+        let gain = normal("layers.1.mlp_norm.weight", [8]) * 0.5 + 1.0;
+        assert_close(after, hadal_kernels::rms(x + y, 1e-6) * gain.unsqueeze(), 1e-6);
+    }
+
+    #[test]
+    fn the_head_reads_the_stream_as_it_is() {
+        let policy = random(&PostNormConfig {}, &dimensions(8, 1));
+        let x = normal("x", [1, 2, 8]) * 3.0;
+        assert_eq!(values(policy.close(x.clone(), &mut Silent)), values(x));
+    }
+}

@@ -78,3 +78,58 @@ impl Residual for PreNorm {
         self.final_norm.forward(x)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Recorder;
+    use crate::testing::{
+        assert_close, dimensions, fresh, growth_by_block, normal, random, watched,
+    };
+
+    #[test]
+    fn the_head_reads_the_embedding_and_every_write() {
+        let dimensions = dimensions(8, 3);
+        let policy = random(&PreNormConfig {}, &dimensions);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let mut seen = Recorder::of(&[Signal::Write]);
+        let out = watched(&policy, embedding.clone(), &dimensions, &mut seen);
+        assert_eq!(seen.seen.len(), 6);
+        let sum =
+            seen.seen.into_iter().fold(embedding, |sum, (_, _, write)| sum + write.squeeze_dim(2));
+        assert_close(out, policy.final_norm.forward(sum), 1e-6);
+    }
+
+    #[test]
+    fn each_sub_layer_reads_through_its_own_norm() {
+        let dimensions = dimensions(8, 2);
+        let policy = random(&PreNormConfig {}, &dimensions);
+        let x = normal("x", [2, 3, 8]);
+        for site in dimensions.each_site() {
+            let name = format!(
+                "layers.{}.{}_norm.weight",
+                site.index / 2,
+                if site.index % 2 == 0 { "attn" } else { "mlp" }
+            );
+            let gain = normal(&name, [8]) * 0.5 + 1.0;
+            let Read { input, .. } = policy.read(site, &x, &mut crate::probe::Silent);
+            assert_close(input, hadal_kernels::rms(x.clone(), 1e-6) * gain.unsqueeze(), 1e-6);
+        }
+    }
+
+    #[test]
+    fn the_stream_grows_within_the_bounds_of_xiong() {
+        let dimensions = dimensions(40, 12);
+        let growth = growth_by_block(&fresh(&PreNormConfig {}, &dimensions), &dimensions);
+        for (block, mean_square) in growth.iter().enumerate() {
+            let l = (block + 1) as f64;
+            let (least, most) = (1.0 + l / 2.0, 1.0 + 1.5 * l);
+            assert!((least..=most).contains(mean_square), "{mean_square} after {l} blocks");
+        }
+        // An independent simulation found 4.96, 10.53 and 15.45; both averages are noisy.
+        for (blocks, expected) in [(4, 4.96), (8, 10.53), (12, 15.45)] {
+            let found = growth[blocks - 1];
+            assert!((found / expected - 1.0).abs() < 0.1, "{found} after {blocks} blocks");
+        }
+    }
+}

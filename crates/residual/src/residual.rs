@@ -56,6 +56,10 @@ pub trait Residual: Module {
         None
     }
 
+    /// Sets what share of their full size the policy's gains have, while training warms up. Only NAG
+    /// has gains that need it.
+    fn warm(&mut self, _share: f64) {}
+
     /// What the head multiplies: the read-out after the final norm.
     ///
     /// # Shapes

@@ -137,3 +137,83 @@ impl Residual for SiameseNorm {
         self.final_norm.forward(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Recorder, Silent};
+    use crate::testing::{assert_near, chosen, dimensions, values};
+    use burn::tensor::Device;
+
+    /// Norms with gains that are easy to tell apart.
+    fn with_gains() -> SiameseNorm {
+        chosen(&SiameseNormConfig {}, &dimensions(2, 2), |name, _| match name {
+            "residual.2.post_norm" => Some(vec![2.0, 1.0]),
+            "residual.2.pre_norm" => Some(vec![1.0, 3.0]),
+            "layers.1.attn_norm.weight" => Some(vec![1.0, 0.5]),
+            "residual.out.post_norm" => Some(vec![5.0, 1.0]),
+            "residual.out.pre_norm" => Some(vec![1.0, 7.0]),
+            "norm.weight" => Some(vec![-1.0, 2.0]),
+            _ => None,
+        })
+    }
+
+    fn token(x: [f32; 2]) -> Tensor<3> {
+        Tensor::from_floats([[x]], &Device::flex())
+    }
+
+    fn rms_of([a, b]: [f32; 2]) -> [f32; 2] {
+        let scale = ((a * a + b * b) / 2.0 + 1e-6).sqrt();
+        [a / scale, b / scale]
+    }
+
+    #[test]
+    fn both_streams_start_as_the_embedding() {
+        let state = with_gains().open(token([3.0, 4.0]));
+        assert_eq!(values(state.x), [3.0, 4.0]);
+        assert_eq!(values(state.y), [3.0, 4.0]);
+    }
+
+    #[test]
+    fn one_sub_layer_by_hand() {
+        let policy = with_gains();
+        let site = Site::new(2);
+        let state = SiameseState { x: token([3.0, 4.0]), y: token([-2.0, 1.0]) };
+        let mut seen = Recorder::of(&[Signal::Reading]);
+        let Read { input, ticket } = policy.read(site, &state, &mut seen);
+
+        let ([x0, x1], [y0, y1]) = (rms_of([3.0, 4.0]), rms_of([-2.0, 1.0]));
+        let post = [2.0 * x0, x1];
+        let h = [post[0] + y0, post[1] + 3.0 * y1];
+        let reading = seen.get(Place::Site(site), Signal::Reading).unwrap();
+        assert_near(&values(reading), &h, 1e-6);
+        let [h0, h1] = rms_of(h);
+        assert_near(&values(input), &[h0, 0.5 * h1], 1e-6);
+
+        // The second block writes to the PostNorm stream at 1 / sqrt(2 * 2).
+        let state = policy.write(site, state, ticket, token([10.0, -6.0]), &mut Silent);
+        assert_near(&values(state.x), &[post[0] + 5.0, post[1] - 3.0], 1e-6);
+        assert_near(&values(state.y), &[8.0, -5.0], 1e-6);
+    }
+
+    #[test]
+    fn the_first_block_writes_to_the_post_stream_at_one_over_root_two() {
+        let policy = with_gains();
+        for site in [0, 1].map(Site::new) {
+            let state = policy.open(token([3.0, 4.0]));
+            let Read { ticket, .. } = policy.read(site, &state, &mut Silent);
+            let state = policy.write(site, state, ticket, token([2.0, 0.0]), &mut Silent);
+            let [x0, x1] = rms_of([3.0, 4.0]);
+            assert_near(&values(state.x), &[x0 + 2f32.sqrt(), x1], 1e-6);
+        }
+    }
+
+    #[test]
+    fn the_read_out_joins_the_normalised_streams() {
+        let policy = with_gains();
+        let state = SiameseState { x: token([3.0, 4.0]), y: token([-2.0, 1.0]) };
+        let ([x0, x1], [y0, y1]) = (rms_of([3.0, 4.0]), rms_of([-2.0, 1.0]));
+        let [h0, h1] = rms_of([5.0 * x0 + y0, x1 + 7.0 * y1]);
+        assert_near(&values(policy.close(state, &mut Silent)), &[-h0, 2.0 * h1], 1e-6);
+    }
+}

@@ -1,12 +1,12 @@
 //! What the tests of several policies share.
 
 use crate::policy::PolicyConfig;
-use crate::probe::{Probe, Silent};
+use crate::probe::{Place, Probe, Recorder, Signal, Silent};
 use crate::residual::{Residual, SubLayers};
-use crate::site::{Dimensions, Site};
+use crate::site::{Dimensions, Site, SubLayer};
 use crate::weights::{Init, Weights};
-use burn::module::{ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, Gradients, Tensor, TensorData, activation::relu};
 use std::collections::HashMap;
 
 /// A small model's dimensions.
@@ -43,11 +43,13 @@ pub(crate) fn chosen<C: PolicyConfig>(
 /// The policy with every parameter drawn from a normal distribution around its start, so that no
 /// term of the equations is zero.
 pub(crate) fn random<C: PolicyConfig>(config: &C, dimensions: &Dimensions) -> C::Policy {
-    chosen(config, dimensions, |name, shape| {
-        let count: usize = shape.iter().product();
-        let around = if name.contains("norm") { 1.0 } else { 0.0 };
-        Some(values(normal(name, [count]) * 0.5 + around))
-    })
+    chosen(config, dimensions, |name, shape| Some(drawn(name, shape)))
+}
+
+/// The elements that [`random`] draws for a parameter.
+pub(crate) fn drawn(name: &str, shape: &[usize]) -> Vec<f32> {
+    let around = if name.contains("norm") { 1.0 } else { 0.0 };
+    values(normal(name, [shape.iter().product()]) * 0.5 + around)
 }
 
 /// Sub-layers that stand in for attention and MLPs: `tanh(x W_l)` with a matrix for each site, so
@@ -136,10 +138,6 @@ pub(crate) fn assert_tokens_are_independent<R: Residual>(policy: &R, dimensions:
 /// of the embedding, the loss being a fixed linear form of the head's input along [`Stand`].
 #[track_caller]
 pub(crate) fn assert_gradients<C: PolicyConfig>(config: &C, dimensions: &Dimensions) {
-    let drawn = |name: &str, shape: &[usize]| {
-        let around = if name.contains("norm") { 1.0 } else { 0.0 };
-        values(normal(name, [shape.iter().product()]) * 0.5 + around)
-    };
     let shape = [1, 2, dimensions.width];
     let (embedding, form) = (normal("tokens", shape), normal("form", shape));
 
@@ -169,16 +167,20 @@ pub(crate) fn assert_gradients<C: PolicyConfig>(config: &C, dimensions: &Dimensi
         let out = values(traverse(&policy, tokens, dimensions));
         out.iter().zip(values(form.clone())).map(|(o, f)| f64::from(*o) * f64::from(f)).sum()
     };
-    // At this step the third derivative and the rounding of f32 both cost about 1e-4.
+    // Fourth order, so that the step can be long enough for the rounding of f32 to cost only 1e-4.
     let step = 1e-2;
     for (name, shape, gradient) in found.found {
         let count: usize = shape.iter().product();
         // A parameter that nothing depends on has no gradient, and must not move the loss.
         let gradient = gradient.unwrap_or_else(|| vec![0.0; count]);
         for (i, got) in gradient.into_iter().enumerate() {
-            let rise = loss_at(&name, i, step) - loss_at(&name, i, -step);
-            let want = (rise / f64::from(2.0 * step)) as f32;
-            assert!((got - want).abs() <= 1e-3 * want.abs().max(1.0), "{name}[{i}]: {got} is not {want}");
+            let rise = |step| loss_at(&name, i, step) - loss_at(&name, i, -step);
+            let slope = (8.0 * rise(step) - rise(2.0 * step)) / (12.0 * f64::from(step));
+            let want = slope as f32;
+            assert!(
+                (got - want).abs() <= 1e-3 * want.abs().max(1.0),
+                "{name}[{i}]: {got} is not {want}"
+            );
         }
     }
 }
@@ -195,4 +197,63 @@ impl ModuleVisitor for Found {
         let (name, shape) = self.names[&param.id].clone();
         self.found.push((name, shape, param.val().grad(&self.gradients).map(values)));
     }
+}
+
+/// For [`chosen`]: the model's norms as [`random`] draws them, the policy's own parameters as they
+/// start.
+pub(crate) fn random_norms(name: &str, shape: &[usize]) -> Option<Vec<f32>> {
+    name.ends_with("norm.weight").then(|| drawn(name, shape))
+}
+
+/// The sub-layers of Xiong et al. (arXiv 2002.04745) at initialisation: attention that averages all
+/// tokens, and a ReLU network as wide as the stream, with matrices of variance `1/d`.
+struct Toy {
+    blocks: usize,
+    seed: usize,
+}
+
+impl SubLayers for Toy {
+    fn sites(&self) -> usize {
+        2 * self.blocks
+    }
+
+    fn absent(&self, _: Site) -> bool {
+        false
+    }
+
+    fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3> {
+        let shape = input.dims();
+        let [_, _, width] = shape;
+        let matrix = |part: &str| {
+            let name = format!("toy.{}.{}.{part}", self.seed, site.index);
+            normal(&name, [width, width]) * (1.0 / (width as f64).sqrt())
+        };
+        match site.kind() {
+            SubLayer::Attention => {
+                crate::pool::project(input.mean_dim(1).expand(shape), matrix("value"))
+            }
+            SubLayer::Mlp => {
+                let hidden = relu(crate::pool::project(input, matrix("up")));
+                crate::pool::project(hidden, matrix("down"))
+            }
+        }
+    }
+}
+
+/// `E ||x||^2 / d` after each block of a policy whose reading is its stream, over three random
+/// tokens and 48 draws of Xiong's sub-layers. A single draw can leave the bounds on the expectation.
+pub(crate) fn growth_by_block<R: Residual>(policy: &R, dimensions: &Dimensions) -> Vec<f64> {
+    const SEEDS: usize = 48;
+    let mut growth = vec![0.0; dimensions.blocks];
+    for seed in 0..SEEDS {
+        let embedding = normal(&format!("toy.{seed}"), [1, 3, dimensions.width]);
+        let mut seen = Recorder::of(&[Signal::Reading]);
+        policy.traverse(embedding, &mut Toy { blocks: dimensions.blocks, seed }, &mut seen);
+        let entering = (1..dimensions.blocks).map(|block| Place::Site(Site::new(2 * block)));
+        for (sum, place) in growth.iter_mut().zip(entering.chain([Place::Out])) {
+            let stream = seen.get(place, Signal::Reading).unwrap();
+            *sum += f64::from(values(stream.square().mean())[0]) / SEEDS as f64;
+        }
+    }
+    growth
 }

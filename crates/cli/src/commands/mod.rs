@@ -1,10 +1,12 @@
 //! One file for each command.
 
 mod completions;
+mod data;
 mod generate;
 mod inspect;
 mod parity;
 mod policies;
+mod train;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -13,6 +15,8 @@ use std::process::ExitCode;
 /// Everything that hadal does.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Train(train::Train),
+    Data(data::Data),
     Policies(policies::Policies),
     Parity(parity::Parity),
     Inspect(inspect::Inspect),
@@ -24,6 +28,8 @@ impl Command {
     /// Does what was asked.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
+            Self::Train(command) => command.run(),
+            Self::Data(command) => command.run(),
             Self::Policies(command) => command.run(),
             Self::Parity(command) => command.run(),
             Self::Inspect(command) => command.run(),

@@ -1,0 +1,277 @@
+//! `hadal train`: a config in, a model out.
+
+use crate::failure::Failure;
+use crate::output::{grouped, scaled};
+use clap::Args;
+use hadal_lab::train::{
+    Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, StepReport, TrainError, Trainer,
+    estimate, for_depth,
+};
+use hadal_model::ModelCost;
+use hadal_residual::ResidualConfig;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Train a model
+///
+/// Settings come in layers: a preset, then CONFIG.toml, then --residual, --seed and --set. Everything of
+/// a run is in the folder RUN, the finished model in RUN/model. A run that was killed goes on with --resume,
+/// to the same bits as if nothing had happened.
+#[derive(Args)]
+#[command(after_help = "\
+With no arguments it trains the preset nano: a Multi-Gate Residuals model on a depth task, about a minute.
+Presets: nano, micro, small (CPU), s, m, l (the papers').
+
+Examples:
+  hadal train
+  hadal train --preset micro --set data.train=DIR --residual nag --out runs/nag
+  hadal train my.toml --seed 3 --set train.steps=2000 --set optimizer.muon.lr=0.02 --out runs/3
+  hadal train --depth 8 --set data.train=DIR --out runs/d8
+  hadal train --resume runs/3
+  hadal train --preset s --dry-run")]
+pub(crate) struct Train {
+    /// Settings on top of the preset
+    #[arg(value_name = "CONFIG.toml")]
+    config: Option<PathBuf>,
+    /// Settings to start from [default: nano, unless CONFIG.toml or --depth is given]
+    #[arg(long)]
+    preset: Option<String>,
+    /// One dial: this many blocks, from which width, heads, rates and horizon follow
+    #[arg(long, value_name = "BLOCKS", conflicts_with = "preset")]
+    depth: Option<usize>,
+    /// The residual policy, e.g. mgr:streams=8
+    #[arg(long, value_name = "POLICY")]
+    residual: Option<ResidualConfig>,
+    /// Change one setting, e.g. train.steps=100
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Decides initial values, data order and samples
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Folder of the run [default: runs/<preset>-<policy>-<seed>]
+    #[arg(long, value_name = "RUN")]
+    out: Option<PathBuf>,
+    /// Go on with this run
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "residual", "settings", "seed", "out", "dry_run"])]
+    resume: Option<PathBuf>,
+    /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Train {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let trainer = match &self.resume {
+            Some(run) => {
+                let trainer = Trainer::resume(run).map_err(failed)?;
+                tell(&format!("resuming {} at step {}", run.display(), trainer.step()))?;
+                trainer
+            }
+            None => {
+                let config = self.settings().map_err(Failure::usage)?;
+                let text = toml::to_string(&config).map_err(Failure::failed)?;
+                if self.dry_run {
+                    return dry_run(&config, &text);
+                }
+                let out = self.out.clone().unwrap_or_else(|| self.default_out(&config));
+                tell(&format!("{}\n# {} in {}", text.trim_end(), config.residual, out.display()))?;
+                Trainer::create(config, &out).map_err(failed)?
+            }
+        };
+        let folder = self.resume.clone().or(self.out.clone());
+        train(trainer, folder)
+    }
+
+    fn settings(&self) -> Result<RunConfig, hadal_lab::train::RunConfigError> {
+        let name = self.preset.clone().or_else(|| {
+            (self.config.is_none() && self.depth.is_none()).then(|| PRESETS[0].name.to_owned())
+        });
+        let mut layers = match (&name, self.depth) {
+            (Some(name), _) => RunConfig::from_preset(name)?,
+            (None, Some(blocks)) => {
+                Layers::default().with_toml(&for_depth(blocks), &format!("--depth {blocks}"))?
+            }
+            (None, None) => Layers::default(),
+        };
+        if let Some(path) = &self.config {
+            layers = layers.with_file(path)?;
+        }
+        if let Some(residual) = &self.residual {
+            layers = layers.with_residual(residual)?;
+        }
+        if let Some(seed) = self.seed {
+            layers = layers.with_seed(seed);
+        }
+        for setting in &self.settings {
+            layers = layers.with_setting(setting)?;
+        }
+        layers.finish()
+    }
+
+    fn default_out(&self, config: &RunConfig) -> PathBuf {
+        let start = match (&self.config, &self.preset, self.depth) {
+            (Some(path), ..) => {
+                path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned())
+            }
+            (_, Some(preset), _) => preset.clone(),
+            (.., Some(depth)) => format!("depth{depth}"),
+            _ => PRESETS[0].name.to_owned(),
+        };
+        Path::new("runs").join(format!("{start}-{}-{}", config.residual.about().kind, config.seed))
+    }
+}
+
+/// What cannot be started is a usage error; what fails on the way is a failure.
+fn failed(error: TrainError) -> Failure {
+    match error {
+        TrainError::Model(_) | TrainError::Feed(_) | TrainError::Folder(_) => Failure::usage(error),
+        _ => Failure::failed(error),
+    }
+}
+
+fn tell(message: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "{message}")
+}
+
+fn train(mut trainer: Trainer, folder: Option<PathBuf>) -> Result<ExitCode, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    hadal_lab::train::stop_on_signals(&stop)
+        .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
+    let mut progress = Progress::new(&trainer);
+    let finished = trainer.run(&mut progress, &stop).map_err(failed)?;
+    progress.bar.finish_and_clear();
+    let run = folder.unwrap_or_else(|| trainer.folder().to_owned());
+    match finished {
+        Finished::Interrupted { step } => {
+            tell(&format!("interrupted; step {step} is saved"))?;
+            tell(&format!("go on with: hadal train --resume {}", run.display()))?;
+            Ok(ExitCode::from(130))
+        }
+        Finished::Done { evaluation, model } => {
+            if let Some((from, to)) = progress.loss {
+                tell(&format!("training loss {from:.4} -> {to:.4}"))?;
+            }
+            writeln!(io::stdout(), "{}", describe(&evaluation))?;
+            tell(&format!("the model is in {}", model.display()))?;
+            let next = if model.join("tokenizer.json").exists() || evaluation.accuracy.is_none() {
+                format!("hadal generate {} --prompt 'The '", model.display())
+            } else {
+                format!("hadal inspect {}", model.display())
+            };
+            tell(&format!("next: {next}"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn describe(evaluation: &Evaluation) -> String {
+    let mut text =
+        format!("held-out loss {:.4}, perplexity {:.3}", evaluation.loss, evaluation.perplexity);
+    if let Some(bits) = evaluation.bits_per_byte {
+        text += &format!(", {bits:.4} bits per byte");
+    }
+    if let Some(accuracy) = evaluation.accuracy {
+        text += &format!(", accuracy {:.1} %", 100.0 * accuracy);
+    }
+    if let Some(exact) = evaluation.exact_match {
+        text += &format!(", all answers right {:.1} %", 100.0 * exact);
+    }
+    text
+}
+
+/// A bar for people who watch, lines for those who read later.
+struct Progress {
+    bar: ProgressBar,
+    watched: bool,
+    flops_per_token: f64,
+    peak: f64,
+    loss: Option<(f64, f64)>,
+}
+
+impl Progress {
+    fn new(trainer: &Trainer) -> Self {
+        let watched = io::stderr().is_terminal();
+        let bar = if watched { ProgressBar::new(trainer.steps()) } else { ProgressBar::hidden() };
+        let style = ProgressStyle::with_template(
+            "{bar:24} {pos}/{len} steps, {msg}, {elapsed} elapsed, {eta} left",
+        );
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_position(trainer.step());
+        bar.reset_eta();
+        let forward = ModelCost::of(trainer.model()).map_or(0, |cost| cost.forward_flops_per_token);
+        Self {
+            bar,
+            watched,
+            flops_per_token: 3.0 * forward as f64,
+            peak: if watched { estimate::matmul_flops_per_second() } else { 0.0 },
+            loss: None,
+        }
+    }
+
+    fn line(&self, text: String) {
+        if self.watched {
+            self.bar.println(text);
+        } else {
+            // Nobody is left to tell if stderr is gone.
+            let _ = tell(&text);
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn stepped(&mut self, report: &StepReport) {
+        let rate = report.tokens as f64 / report.time.as_secs_f64();
+        let first = self.loss.map_or(report.loss, |(first, _)| first);
+        self.loss = Some((first, report.loss));
+        let utilisation = match self.peak {
+            0.0 => String::new(),
+            peak => format!(", MFU {:.0} %", 100.0 * rate * self.flops_per_token / peak),
+        };
+        self.bar.set_position(report.step);
+        self.bar.set_message(format!(
+            "loss {:.4}, {} tokens/s{utilisation}",
+            report.loss,
+            scaled(rate.round())
+        ));
+    }
+
+    fn evaluated(&mut self, step: u64, evaluation: &Evaluation) {
+        self.line(format!("step {step}: {}", describe(evaluation)));
+    }
+
+    fn sampled(&mut self, step: u64, text: &str) {
+        self.line(format!("step {step} writes: {text}"));
+    }
+
+    fn recovered(&mut self, message: &str) {
+        self.line(format!("warning: {message}"));
+    }
+}
+
+fn dry_run(config: &RunConfig, text: &str) -> Result<ExitCode, Failure> {
+    let plan = estimate::plan(config).map_err(failed)?;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}\n", text.trim_end())?;
+    writeln!(out, "policy      {}", config.residual)?;
+    writeln!(out, "parameters  {}", grouped(plan.cost.parameters.total().into()))?;
+    writeln!(
+        out,
+        "steps       {} of {} tokens",
+        grouped(plan.steps.into()),
+        grouped(plan.tokens_per_step.into())
+    )?;
+    writeln!(out, "tokens      {}", scaled(plan.tokens as f64))?;
+    writeln!(out, "training    {}FLOPs", scaled(plan.flops))?;
+    writeln!(out, "memory      about {}B with plain operations", scaled(plan.memory))?;
+    writeln!(
+        out,
+        "time        about {} here, if a quarter of the matrix peak ({}FLOP/s) is reached",
+        indicatif::HumanDuration(plan.time),
+        scaled(plan.peak)
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

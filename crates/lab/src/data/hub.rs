@@ -1,0 +1,322 @@
+//! Datasets of Hugging Face: finding their files and fetching them into the local cache.
+//!
+//! A name is `owner/name[@revision][:folder]`. The revision is pinned to a commit when the files are
+//! first listed, so that a preparation that goes on tomorrow reads what it read today.
+
+use super::error::DataError;
+use super::source::Kind;
+use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
+use hf_hub::repository::RepoTreeEntry;
+use hf_hub::{HFClientSync, HFError, HFRepositorySync, RepoTypeDataset};
+use std::error::Error;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SCHEME: &str = "hf://datasets/";
+
+/// A dataset, or a folder of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DatasetName {
+    owner: String,
+    name: String,
+    revision: Option<String>,
+    folder: Option<String>,
+}
+
+impl DatasetName {
+    /// Reads `owner/name[@revision][:folder]`; nothing if it cannot be a dataset.
+    pub(super) fn parse(input: &str) -> Option<Self> {
+        let input = input.strip_prefix(SCHEME).unwrap_or(input);
+        let (id, folder) = match input.split_once(':') {
+            Some((id, folder)) => (id, Some(folder.trim_matches('/'))),
+            None => (input, None),
+        };
+        let (id, revision) = match id.split_once('@') {
+            Some((id, revision)) => (id, Some(revision)),
+            None => (id, None),
+        };
+        let (owner, name) = id.split_once('/')?;
+        let word = |text: &str| {
+            text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        };
+        let given = |part: Option<&str>| part.is_none_or(|part| !part.is_empty());
+        (word(owner) && word(name) && given(revision) && given(folder)).then(|| Self {
+            owner: owner.into(),
+            name: name.into(),
+            revision: revision.map(Into::into),
+            folder: folder.map(Into::into),
+        })
+    }
+
+    /// Whether a file that was listed earlier belongs to what this name asks for.
+    pub(super) fn includes(&self, file: &HubFile) -> bool {
+        let in_folder = |folder: &String| {
+            file.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+        };
+        file.owner == self.owner
+            && file.name == self.name
+            && self.folder.as_ref().is_none_or(in_folder)
+    }
+}
+
+impl fmt::Display for DatasetName {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}/{}", self.owner, self.name)?;
+        if let Some(revision) = &self.revision {
+            write!(f, "@{revision}")?;
+        }
+        if let Some(folder) = &self.folder {
+            write!(f, ":{folder}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A file of a dataset at one commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HubFile {
+    owner: String,
+    name: String,
+    commit: String,
+    /// Its path inside the dataset.
+    pub(super) path: String,
+    /// Its length.
+    pub(super) bytes: u64,
+}
+
+impl HubFile {
+    /// Reads what [`Display`](fmt::Display) wrote.
+    pub(super) fn parse(record: &str, bytes: u64) -> Option<Self> {
+        let (dataset, rest) = record.strip_prefix(SCHEME)?.split_once('@')?;
+        let (owner, name) = dataset.split_once('/')?;
+        let (commit, path) = rest.split_once('/')?;
+        Some(Self {
+            owner: owner.into(),
+            name: name.into(),
+            commit: commit.into(),
+            path: path.into(),
+            bytes,
+        })
+    }
+}
+
+impl fmt::Display for HubFile {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{SCHEME}{}/{}@{}/{}", self.owner, self.name, self.commit, self.path)
+    }
+}
+
+/// Bytes of the current download that have arrived, and how many there are; both zero when idle.
+#[derive(Debug, Default)]
+pub(super) struct Arrival {
+    pub(super) done: AtomicU64,
+    pub(super) total: AtomicU64,
+}
+
+impl Arrival {
+    fn set(&self, done: u64, total: u64) {
+        self.done.store(done, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
+    }
+}
+
+struct Watcher(Arc<Arrival>);
+
+impl ProgressHandler for Watcher {
+    fn on_progress(&self, event: &ProgressEvent) {
+        let ProgressEvent::Download(event) = event else { return };
+        match event {
+            DownloadEvent::Start { total_bytes, .. } => self.0.set(0, *total_bytes),
+            DownloadEvent::Progress { files } => {
+                // One file is fetched at a time.
+                if let Some(file) = files.last() {
+                    self.0.done.store(file.bytes_completed, Ordering::Relaxed);
+                }
+            }
+            DownloadEvent::AggregateProgress { bytes_completed, .. } => {
+                self.0.done.store(*bytes_completed, Ordering::Relaxed);
+            }
+            DownloadEvent::Complete => self.0.set(0, 0),
+        }
+    }
+}
+
+/// A connection to Hugging Face, as the usual variables (`HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT`) say.
+pub(super) struct Hub {
+    client: HFClientSync,
+}
+
+impl Hub {
+    /// Makes ready; nothing is sent yet.
+    pub(super) fn new() -> Result<Self, HFError> {
+        Ok(Self { client: HFClientSync::new()? })
+    }
+
+    /// Another server, asked only once, for tests.
+    #[cfg(test)]
+    fn at(endpoint: &str) -> Result<Self, HFError> {
+        let client =
+            hf_hub::HFClient::builder().endpoint(endpoint).retry_max_attempts(0).build()?;
+        Ok(Self { client: HFClientSync::from_inner(client)? })
+    }
+
+    /// The files of a dataset, sorted: the .parquet ones, or the .jsonl ones where there are none.
+    pub(super) fn files(&self, dataset: &DatasetName) -> Result<Vec<HubFile>, DataError> {
+        let failed = |reason: String| DataError::Hub { dataset: dataset.to_string(), reason };
+        let explained = |error: HFError| failed(explain(&error, &dataset.owner, &dataset.name));
+        let repository = self.repository(&dataset.owner, &dataset.name);
+        let information =
+            repository.info().maybe_revision(dataset.revision.clone()).send().map_err(explained)?;
+        let commit =
+            information.sha.ok_or_else(|| failed("the server names no commit".to_owned()))?;
+        let entries = repository
+            .list_tree()
+            .revision(commit.clone())
+            .maybe_path_in_repo(dataset.folder.clone())
+            .recursive(true)
+            .send()
+            .map_err(explained)?;
+        let mut files: Vec<HubFile> = entries
+            .into_iter()
+            .filter_map(|entry| match entry {
+                RepoTreeEntry::File { path, size, .. } => Some(HubFile {
+                    owner: dataset.owner.clone(),
+                    name: dataset.name.clone(),
+                    commit: commit.clone(),
+                    path,
+                    bytes: size,
+                }),
+                RepoTreeEntry::Directory { .. } => None,
+            })
+            .collect();
+        keep_data(&mut files);
+        if files.is_empty() {
+            return Err(failed("it holds no .parquet or .jsonl files there; name the folder that does, as owner/name:folder".into()));
+        }
+        Ok(files)
+    }
+
+    /// Fetches a file unless the cache has it, and says where it is.
+    pub(super) fn fetch(
+        &self,
+        file: &HubFile,
+        arrival: &Arc<Arrival>,
+    ) -> Result<PathBuf, DataError> {
+        self.repository(&file.owner, &file.name)
+            .download_file()
+            .filename(file.path.clone())
+            .revision(file.commit.clone())
+            .progress(Watcher(Arc::clone(arrival)))
+            .send()
+            .map_err(|error| DataError::Hub {
+                dataset: file.to_string(),
+                reason: explain(&error, &file.owner, &file.name),
+            })
+    }
+
+    fn repository(&self, owner: &str, name: &str) -> HFRepositorySync<RepoTypeDataset> {
+        self.client.dataset(owner, name)
+    }
+}
+
+/// Repositories hold licences and samples beside the data, and often the same data twice.
+fn keep_data(files: &mut Vec<HubFile>) {
+    let is = |kind: Kind| move |file: &HubFile| Kind::of(&file.path) == Some(kind);
+    let kind =
+        if files.iter().any(is(Kind::Parquet)) { is(Kind::Parquet) } else { is(Kind::JsonLines) };
+    files.retain(kind);
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+}
+
+/// What helps, for each way in which a request can fail.
+pub(super) fn explain(error: &HFError, owner: &str, name: &str) -> String {
+    match error {
+        HFError::Request { .. } | HFError::Xet { .. } => {
+            let mut cause: &dyn Error = error;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            format!(
+                "huggingface.co cannot be reached ({cause}); check the network, or download the files \
+                 where there is one and give their directory (files in the local cache are used \
+                 without a network only to finish a preparation that was begun)"
+            )
+        }
+        HFError::RepoNotFound { .. } => {
+            "there is no such dataset, and no such file or directory here; check the name, and set \
+             HF_TOKEN if the dataset is private"
+                .into()
+        }
+        HFError::AuthRequired { .. } | HFError::Forbidden { .. } => format!(
+            "it needs permission; accept its terms at https://huggingface.co/datasets/{owner}/{name} \
+             and set HF_TOKEN"
+        ),
+        HFError::EntryNotFound { .. } => {
+            "it has no such folder; look for it under `Files` on the dataset's page".into()
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str) -> HubFile {
+        HubFile {
+            owner: "o".into(),
+            name: "n".into(),
+            commit: "abc".into(),
+            path: path.into(),
+            bytes: 3,
+        }
+    }
+
+    #[test]
+    fn names_of_datasets_are_told_from_other_names() {
+        let name = DatasetName::parse("HuggingFaceFW/fineweb:sample/10BT/").unwrap();
+        assert_eq!(name.to_string(), "HuggingFaceFW/fineweb:sample/10BT");
+        let name = DatasetName::parse("hf://datasets/a/b.c@v1:d").unwrap();
+        assert_eq!(name.to_string(), "a/b.c@v1:d");
+        for other in ["plain", "a/b/c", "/a", "a/", "../b", "a/b:", "a/b@", "a b/c", ""] {
+            assert_eq!(DatasetName::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_recorded_file_is_found_again_by_its_dataset() {
+        let file = file("sample/10BT/000.parquet");
+        assert_eq!(HubFile::parse(&file.to_string(), 3), Some(file.clone()));
+        for (name, included) in
+            [("o/n", true), ("o/n:sample", true), ("o/n:sam", false), ("o/m", false)]
+        {
+            assert_eq!(DatasetName::parse(name).unwrap().includes(&file), included, "{name}");
+        }
+    }
+
+    #[test]
+    fn parquet_files_are_preferred_and_sorted() {
+        let mut files: Vec<_> =
+            ["b.parquet", "LICENSE.txt", "a.parquet", "c.jsonl"].map(file).into();
+        keep_data(&mut files);
+        assert_eq!(files, [file("a.parquet"), file("b.parquet")]);
+        let mut files: Vec<_> = ["b.jsonl.gz", "README.md", "x.txt"].map(file).into();
+        keep_data(&mut files);
+        assert_eq!(files, [file("b.jsonl.gz")]);
+    }
+
+    #[test]
+    fn without_a_network_the_message_says_what_to_do() {
+        // A port that was just free, so that nobody answers.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let hub = Hub::at(&format!("http://127.0.0.1:{port}")).unwrap();
+        let error = hub.files(&DatasetName::parse("o/n:sample").unwrap()).unwrap_err().to_string();
+        assert!(error.contains("dataset o/n:sample: huggingface.co cannot be reached"), "{error}");
+        assert!(error.contains("give their directory"), "{error}");
+        let error = hub.fetch(&file("a.parquet"), &Arc::default()).unwrap_err().to_string();
+        assert!(error.contains("hf://datasets/o/n@abc/a.parquet"), "{error}");
+    }
+}

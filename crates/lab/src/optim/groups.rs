@@ -1,0 +1,66 @@
+//! Which rule moves which parameter, decided by name and shape.
+
+use super::HiddenRule;
+use hadal_residual::ResidualConfig;
+
+/// How a parameter moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Orthogonalised momentum.
+    Muon,
+    /// AdamW with decay.
+    Decayed,
+    /// AdamW without decay.
+    Plain,
+    /// AdamW without decay, slowed down: NAG's gates.
+    NagGate,
+}
+
+/// The group of a parameter.
+///
+/// Hidden matrices are those inside blocks. Vectors never decay, nor do the static mixing matrices
+/// of hyper-connections, whose start is the identity.
+pub fn group_of(
+    name: &str,
+    shape: &[usize],
+    residual: &ResidualConfig,
+    hidden: HiddenRule,
+) -> Group {
+    let matrix = shape.len() == 2;
+    match name.split('.').next() {
+        Some("layers") if matrix && hidden == HiddenRule::Muon => Group::Muon,
+        Some("residual") if matches!(residual, ResidualConfig::NormAgnostic(_)) => Group::NagGate,
+        Some("residual") if name.ends_with(".res") => Group::Plain,
+        _ if matrix => Group::Decayed,
+        _ => Group::Plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, shape: &[usize], policy: &str) -> Group {
+        group_of(name, shape, &policy.parse().unwrap(), HiddenRule::Muon)
+    }
+
+    #[test]
+    fn parameters_are_grouped_by_name_and_shape() {
+        assert_eq!(group("layers.0.attn.q.weight", &[8, 8], "mgr"), Group::Muon);
+        assert_eq!(group("layers.0.mlp.depth_k.weight", &[4, 8], "mgr"), Group::Muon);
+        assert_eq!(group("embed.weight", &[9, 8], "mgr"), Group::Decayed);
+        assert_eq!(group("layers.0.attn_norm.weight", &[8], "mgr"), Group::Plain);
+        assert_eq!(group("residual.3.gate.bias", &[5], "mgr"), Group::Plain);
+        assert_eq!(group("residual.3.pre_weight", &[32, 4], "mhc"), Group::Decayed);
+        assert_eq!(group("residual.3.res", &[4, 4], "hc"), Group::Plain);
+        assert_eq!(group("residual.3.directions", &[32, 8], "nag"), Group::NagGate);
+        assert_eq!(group("residual.log_gain", &[1], "nag"), Group::NagGate);
+    }
+
+    #[test]
+    fn without_muon_hidden_matrices_decay() {
+        let policy = "prenorm".parse().unwrap();
+        let group = group_of("layers.0.attn.q.weight", &[8, 8], &policy, HiddenRule::Adamw);
+        assert_eq!(group, Group::Decayed);
+    }
+}

@@ -1,0 +1,178 @@
+//! Muon for the hidden matrices, AdamW for everything else, as the papers train.
+//!
+//! State lives in plain vectors beside the model, by parameter name: it can be saved, compared and
+//! restored to the bit, and no update depends on the order in which modules are visited.
+
+mod adamw;
+mod groups;
+mod muon;
+mod schedule;
+
+pub use adamw::AdamWConfig;
+pub use groups::{Group, group_of};
+pub use muon::{Coefficients, MuonConfig, MuonScale, orthogonalise};
+pub use schedule::{Schedule, ScheduleConfig};
+
+use hadal_model::Decoder;
+use hadal_residual::ResidualConfig;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Which rule moves the hidden matrices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HiddenRule {
+    /// Muon, as in the MGR paper.
+    #[default]
+    Muon,
+    /// AdamW, with the rate of all other parameters.
+    Adamw,
+}
+
+/// Settings of the optimiser.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerConfig {
+    /// Which rule moves the hidden matrices.
+    pub hidden: HiddenRule,
+    /// For embeddings, norms, gates and queries.
+    pub adamw: AdamWConfig,
+    /// For the hidden matrices.
+    pub muon: MuonConfig,
+    /// Largest norm of the whole gradient; 0 never clips.
+    pub clip: f64,
+    /// How much slower NAG's gates move than the hidden matrices: at full rate they collapse.
+    pub nag_gate_slowdown: f64,
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self {
+            hidden: HiddenRule::default(),
+            adamw: AdamWConfig::default(),
+            muon: MuonConfig::default(),
+            clip: 1.0,
+            nag_gate_slowdown: 12.0,
+        }
+    }
+}
+
+/// A parameter with what its rule remembers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slot {
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements.
+    pub values: Vec<f32>,
+    /// Running mean of gradients.
+    pub first: Vec<f32>,
+    /// Running mean of squared gradients; empty under Muon.
+    pub second: Vec<f32>,
+    group: Group,
+}
+
+/// All parameters of a model and how they move.
+#[derive(Clone, Debug)]
+pub struct Optimizer {
+    config: OptimizerConfig,
+    slots: BTreeMap<String, Slot>,
+}
+
+impl Optimizer {
+    /// Takes over the parameters of a model.
+    pub fn new(config: &OptimizerConfig, decoder: &Decoder) -> Self {
+        let residual = &decoder.config().residual;
+        let shapes: BTreeMap<_, _> =
+            decoder.declared().iter().map(|d| (d.name.clone(), d.shape.clone())).collect();
+        let slots = decoder
+            .parameters()
+            .into_iter()
+            .map(|(name, values)| {
+                let shape = shapes.get(&name).cloned().unwrap_or_default();
+                let group = group_of(&name, &shape, residual, config.hidden);
+                let second = if group == Group::Muon { 0 } else { values.len() };
+                let slot = Slot {
+                    first: vec![0.0; values.len()],
+                    second: vec![0.0; second],
+                    shape,
+                    values,
+                    group,
+                };
+                (name, slot)
+            })
+            .collect();
+        Self { config: config.clone(), slots }
+    }
+
+    /// Every parameter by name.
+    pub fn slots(&self) -> &BTreeMap<String, Slot> {
+        &self.slots
+    }
+
+    /// Every parameter by name, to restore a saved state.
+    pub fn slots_mut(&mut self) -> &mut BTreeMap<String, Slot> {
+        &mut self.slots
+    }
+
+    /// One step. `step` counts from 0, `rate` is the schedule's factor on every learning rate.
+    pub fn step(&mut self, gradients: &BTreeMap<String, Vec<f32>>, step: u64, rate: f64) {
+        let gate_rate = self.hidden_rate() / self.config.nag_gate_slowdown;
+        for (name, slot) in &mut self.slots {
+            let Some(gradient) = gradients.get(name) else { continue };
+            match slot.group {
+                Group::Muon => self.config.muon.step(slot, gradient, rate),
+                group => {
+                    let adamw = &self.config.adamw;
+                    let (scale, decay) = match group {
+                        Group::NagGate => (gate_rate / adamw.lr, 0.0),
+                        Group::Decayed => (1.0, adamw.weight_decay),
+                        _ => (1.0, 0.0),
+                    };
+                    adamw.step(slot, gradient, step, rate * scale, decay);
+                }
+            }
+        }
+    }
+
+    /// Puts the parameters back where a policy keeps them: NAG's input table has centred rows, its
+    /// output table centred rows of mean square one.
+    pub fn project(&mut self, residual: &ResidualConfig) {
+        if !matches!(residual, ResidualConfig::NormAgnostic(_)) {
+            return;
+        }
+        for (name, unit) in [("embed.weight", false), ("head.weight", true)] {
+            let Some(slot) = self.slots.get_mut(name) else { continue };
+            let width = slot.shape[1];
+            for row in slot.values.chunks_exact_mut(width) {
+                let mean = row.iter().sum::<f32>() / width as f32;
+                row.iter_mut().for_each(|value| *value -= mean);
+                if unit {
+                    let square = row.iter().map(|value| value * value).sum::<f32>() / width as f32;
+                    let scale = square.max(f32::MIN_POSITIVE).sqrt().recip();
+                    row.iter_mut().for_each(|value| *value *= scale);
+                }
+            }
+        }
+    }
+
+    fn hidden_rate(&self) -> f64 {
+        match self.config.hidden {
+            HiddenRule::Muon => self.config.muon.lr,
+            HiddenRule::Adamw => self.config.adamw.lr,
+        }
+    }
+}
+
+/// The norm of the whole gradient, summed in f64.
+pub fn global_norm(gradients: &BTreeMap<String, Vec<f32>>) -> f64 {
+    let sum: f64 = gradients.values().flatten().map(|&g| f64::from(g) * f64::from(g)).sum();
+    sum.sqrt()
+}
+
+/// Scales the whole gradient down to a norm of at most `clip`.
+pub fn clip_norm(gradients: &mut BTreeMap<String, Vec<f32>>, norm: f64, clip: f64) {
+    if clip > 0.0 && norm > clip {
+        let scale = (clip / norm) as f32;
+        gradients.values_mut().flatten().for_each(|gradient| *gradient *= scale);
+    }
+}

@@ -1,0 +1,548 @@
+//! The settings of a run: TOML in, the same with every default written out beside the results.
+
+use crate::optim::{OptimizerConfig, ScheduleConfig};
+use crate::tasks::TaskConfig;
+use crate::train::preset;
+use hadal_model::{ConfigError, DepthKv, MlpKind, ModelConfig};
+use hadal_residual::ResidualConfig;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Everything that decides a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// Decides initial values, data order and samples.
+    #[serde(default)]
+    pub seed: u64,
+    /// How long and on how much at a time.
+    pub train: TrainSection,
+    /// The shape of the model.
+    pub model: ModelSection,
+    /// The residual policy.
+    #[serde(default)]
+    pub residual: ResidualConfig,
+    /// What to learn from.
+    #[serde(default)]
+    pub data: DataConfig,
+    /// How parameters move.
+    #[serde(default)]
+    pub optimizer: OptimizerConfig,
+    /// How the learning rate changes.
+    #[serde(default)]
+    pub schedule: ScheduleConfig,
+    /// How progress is measured.
+    #[serde(default)]
+    pub eval: EvalConfig,
+    /// Text written on the way.
+    #[serde(default)]
+    pub sample: SampleConfig,
+    /// When the state is saved.
+    #[serde(default)]
+    pub checkpoint: CheckpointConfig,
+    /// What to do when numbers stop being numbers.
+    #[serde(default)]
+    pub failure: FailureConfig,
+}
+
+/// How long and on how much at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainSection {
+    /// Optimiser steps; leave it out to say `tokens` instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Tokens to learn from, rounded up to whole steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Sequences in one pass.
+    pub batch: usize,
+    /// Passes added up before a step.
+    #[serde(default = "one")]
+    pub accumulate: usize,
+    /// Length of a sequence; a task brings its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq_len: Option<usize>,
+    /// Steps over which NAG's gains rise from nothing.
+    #[serde(default)]
+    pub nag_alpha_warmup: u64,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// The shape of the model; what is left out follows from the rest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSection {
+    /// Number of tokens; the data's by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<usize>,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Blocks.
+    pub n_layers: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; as many as query heads by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_kv_heads: Option<usize>,
+    /// Width of a head; `d_model / n_heads` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_dim: Option<usize>,
+    /// Hidden width of the MLP; `4 d_model` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub d_ff: Option<usize>,
+    /// The nonlinearity of the MLP.
+    #[serde(default = "relu2")]
+    pub mlp: MlpKind,
+    /// Base of the rotary frequencies.
+    #[serde(default = "rope_theta")]
+    pub rope_theta: f64,
+    /// Added to the mean square in every RMS normalisation.
+    #[serde(default = "norm_eps")]
+    pub norm_eps: f64,
+    /// Whether queries and keys are normalised.
+    #[serde(default)]
+    pub qk_norm: bool,
+    /// Whether the head is the embedding; by default it is, except for NAG, whose tables differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tie_embeddings: Option<bool>,
+    /// What attention sees of earlier depth.
+    #[serde(default = "no_depth_kv")]
+    pub depth_kv: DepthKv,
+    /// Longest sequence; that of training by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_seq_len: Option<usize>,
+}
+
+fn relu2() -> MlpKind {
+    MlpKind::Relu2
+}
+
+fn rope_theta() -> f64 {
+    10_000.0
+}
+
+fn norm_eps() -> f64 {
+    1e-6
+}
+
+fn no_depth_kv() -> DepthKv {
+    DepthKv::None
+}
+
+impl ModelSection {
+    /// The model for data of this vocabulary and sequence length.
+    pub fn resolve(
+        &self,
+        residual: &ResidualConfig,
+        data_vocabulary: usize,
+        seq_len: usize,
+    ) -> ModelConfig {
+        let untied = matches!(residual, ResidualConfig::NormAgnostic(_));
+        ModelConfig {
+            model_type: "hadal".into(),
+            vocab_size: self.vocab_size.unwrap_or(data_vocabulary),
+            d_model: self.d_model,
+            n_layers: self.n_layers,
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads.unwrap_or(self.n_heads),
+            head_dim: self.head_dim.unwrap_or(self.d_model / self.n_heads.max(1)),
+            d_ff: self.d_ff.unwrap_or(4 * self.d_model),
+            mlp: self.mlp,
+            rope_theta: self.rope_theta,
+            norm_eps: self.norm_eps,
+            qk_norm: self.qk_norm,
+            tie_embeddings: self.tie_embeddings.unwrap_or(!untied),
+            depth_kv: self.depth_kv,
+            max_seq_len: self.max_seq_len.unwrap_or(seq_len),
+            residual: residual.clone(),
+        }
+    }
+}
+
+/// What to learn from: prepared text, or a generated task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// A directory made by `hadal data prepare`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train: Option<PathBuf>,
+    /// Another, to measure progress on; by default the end of `train` is kept for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<PathBuf>,
+    /// A generated task instead of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generated: Option<TaskConfig>,
+}
+
+/// How progress is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvalConfig {
+    /// Every so many steps, and at the end; 0 only at the end.
+    pub every_steps: u64,
+    /// Batches of held-out data each time, always the same ones.
+    pub batches: usize,
+}
+
+impl Default for EvalConfig {
+    fn default() -> Self {
+        Self { every_steps: 100, batches: 8 }
+    }
+}
+
+/// Text written on the way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SampleConfig {
+    /// Every so many steps; 0 never.
+    pub every_steps: u64,
+    /// Longest text.
+    pub tokens: usize,
+    /// What to continue.
+    pub prompt: String,
+    /// 0 always takes the likeliest token.
+    pub temperature: f64,
+}
+
+impl Default for SampleConfig {
+    fn default() -> Self {
+        Self { every_steps: 0, tokens: 64, prompt: String::new(), temperature: 0.8 }
+    }
+}
+
+/// When the state is saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Every so many steps; 0 never.
+    pub every_steps: u64,
+    /// Every so many minutes; 0 never.
+    pub every_minutes: f64,
+    /// How many to keep, besides the best.
+    pub keep: usize,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { every_steps: 500, every_minutes: 10.0, keep: 2 }
+    }
+}
+
+/// What to do when the loss or the gradient is not finite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// Stop before the parameters are touched.
+    #[default]
+    Stop,
+    /// Leave the step out and go on with the next data.
+    Skip,
+    /// Go back to the last checkpoint and continue behind the data that failed.
+    Rollback,
+}
+
+/// What to do when numbers stop being numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FailureConfig {
+    /// What to do.
+    pub on_failure: OnFailure,
+    /// How often in one run, before it stops all the same.
+    pub limit: u64,
+}
+
+impl Default for FailureConfig {
+    fn default() -> Self {
+        Self { on_failure: OnFailure::default(), limit: 5 }
+    }
+}
+
+/// Why settings make no run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunConfigError {
+    /// The text is not TOML, or holds unknown or wrong keys.
+    #[error("{origin}: {reason}")]
+    Malformed {
+        /// Where it comes from.
+        origin: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A setting on the command line is not `a.b=value`.
+    #[error("`{setting}` is not a setting; write a.b=value, such as train.steps=100")]
+    NotASetting {
+        /// What was written.
+        setting: String,
+    },
+    /// There is no such preset.
+    #[error("unknown preset `{name}`; known are {known}")]
+    UnknownPreset {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A field has an impossible value.
+    #[error("{field} is {value}: {reason}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        value: String,
+        /// Why that cannot be, and what can.
+        reason: String,
+    },
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] ConfigError),
+}
+
+/// Tables that mean one choice among several, so that half of one and half of another is nonsense.
+const WHOLE: [&str; 2] = ["residual", "data"];
+
+/// Settings in layers, later ones on top.
+#[derive(Clone, Debug, Default)]
+pub struct Layers {
+    table: Table,
+}
+
+impl RunConfig {
+    /// Starts from a preset.
+    pub fn from_preset(name: &str) -> Result<Layers, RunConfigError> {
+        let text = preset(name)?.text;
+        Layers::default().with_toml(text, &format!("preset {name}"))
+    }
+
+    /// Reads resolved settings back.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, RunConfigError> {
+        Layers::default().with_toml(text, origin)?.finish()
+    }
+
+    /// Tokens of one optimiser step.
+    pub fn tokens_per_step(&self, seq_len: usize) -> u64 {
+        (self.train.batch * self.train.accumulate * seq_len) as u64
+    }
+
+    /// Optimiser steps of the whole run.
+    pub fn steps(&self, seq_len: usize) -> u64 {
+        match (self.train.steps, self.train.tokens) {
+            (Some(steps), _) => steps,
+            (None, Some(tokens)) => tokens.div_ceil(self.tokens_per_step(seq_len)),
+            (None, None) => 0,
+        }
+    }
+
+    fn check(&self) -> Result<(), RunConfigError> {
+        let refuse = |field, value: String, reason: &str| {
+            Err(RunConfigError::Field { field, value, reason: reason.into() })
+        };
+        let t = &self.train;
+        match (t.steps, t.tokens) {
+            (Some(_), Some(_)) => {
+                return refuse(
+                    "train.tokens",
+                    "set".into(),
+                    "say either steps or tokens, not both",
+                );
+            }
+            (None, None) => {
+                return refuse("train.steps", "missing".into(), "say steps or tokens");
+            }
+            (Some(0), _) | (_, Some(0)) => {
+                return refuse("train.steps", "0".into(), "a run needs at least one step");
+            }
+            _ => {}
+        }
+        if t.batch == 0 || t.accumulate == 0 {
+            return refuse(
+                "train.batch",
+                t.batch.to_string(),
+                "batch and accumulate are at least 1",
+            );
+        }
+        let o = &self.optimizer;
+        for (field, value) in [
+            ("optimizer.adamw.lr", o.adamw.lr),
+            ("optimizer.muon.lr", o.muon.lr),
+            ("optimizer.adamw.weight_decay", o.adamw.weight_decay),
+            ("optimizer.muon.weight_decay", o.muon.weight_decay),
+            ("optimizer.clip", o.clip),
+            ("schedule.final_share", self.schedule.final_share),
+            ("checkpoint.every_minutes", self.checkpoint.every_minutes),
+            ("sample.temperature", self.sample.temperature),
+        ] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return refuse(field, value.to_string(), "it must be zero or a positive number");
+            }
+        }
+        if !(o.nag_gate_slowdown > 0.0) {
+            let value = o.nag_gate_slowdown.to_string();
+            return refuse("optimizer.nag_gate_slowdown", value, "it must be positive");
+        }
+        let shares = o.adamw.betas.into_iter().chain([o.muon.momentum]);
+        if let Some(share) = shares.into_iter().find(|share| !(0.0..1.0).contains(share)) {
+            return refuse("optimizer momentum", share.to_string(), "it must lie in [0, 1)");
+        }
+        if self.data.train.is_some() == self.data.generated.is_some() {
+            return refuse(
+                "data",
+                if self.data.train.is_some() { "text and task" } else { "empty" }.into(),
+                "say either data.train (a directory made by `hadal data prepare`) or [data.generated] (a task)",
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Layers {
+    /// Puts a TOML text on top.
+    pub fn with_toml(mut self, text: &str, origin: &str) -> Result<Self, RunConfigError> {
+        let table: Table = toml::from_str(text).map_err(|error| RunConfigError::Malformed {
+            origin: origin.into(),
+            reason: error.to_string(),
+        })?;
+        merge(&mut self.table, table);
+        Ok(self)
+    }
+
+    /// Puts a TOML file on top.
+    pub fn with_file(self, path: &Path) -> Result<Self, RunConfigError> {
+        let origin = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| RunConfigError::Malformed {
+            origin: origin.clone(),
+            reason: error.to_string(),
+        })?;
+        self.with_toml(&text, &origin)
+    }
+
+    /// Chooses a policy.
+    pub fn with_residual(mut self, residual: &ResidualConfig) -> Result<Self, RunConfigError> {
+        let value = Value::try_from(residual).map_err(|error| RunConfigError::Malformed {
+            origin: residual.to_string(),
+            reason: error.to_string(),
+        })?;
+        self.table.insert("residual".into(), value);
+        Ok(self)
+    }
+
+    /// Chooses the seed.
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.table.insert("seed".into(), Value::Integer(seed as i64));
+        self
+    }
+
+    /// Puts `a.b=value` on top. The value is TOML, or else taken as text.
+    pub fn with_setting(mut self, setting: &str) -> Result<Self, RunConfigError> {
+        let wrong = || RunConfigError::NotASetting { setting: setting.into() };
+        let (path, text) = setting.split_once('=').ok_or_else(wrong)?;
+        let value = toml::from_str::<Table>(&format!("value = {text}"))
+            .ok()
+            .and_then(|mut table| table.remove("value"))
+            .unwrap_or_else(|| Value::String(text.into()));
+        let mut keys: Vec<&str> = path.split('.').map(str::trim).collect();
+        let last = keys.pop().filter(|key| !key.is_empty()).ok_or_else(wrong)?;
+        // Naming text means not wanting the task that a preset brings.
+        if path == "data.train" {
+            self.table.remove("data");
+        }
+        let mut table = &mut self.table;
+        for key in keys {
+            let entry = table.entry(key).or_insert_with(|| Value::Table(Table::new()));
+            table = entry.as_table_mut().ok_or_else(wrong)?;
+        }
+        table.insert(last.into(), value);
+        Ok(self)
+    }
+
+    /// The settings, checked.
+    pub fn finish(self) -> Result<RunConfig, RunConfigError> {
+        let config: RunConfig = self.table.try_into().map_err(|error: toml::de::Error| {
+            RunConfigError::Malformed { origin: "config".into(), reason: error.to_string() }
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+fn merge(below: &mut Table, above: Table) {
+    for (key, value) in above {
+        let whole = WHOLE.contains(&key.as_str());
+        match (below.get_mut(&key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) if !whole => merge(old, new),
+            (_, value) => {
+                below.insert(key, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nano() -> Layers {
+        RunConfig::from_preset("nano").unwrap()
+    }
+
+    #[test]
+    fn resolved_settings_read_back_the_same() {
+        let config = nano().finish().unwrap();
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(RunConfig::parse(&text, "test").unwrap(), config);
+    }
+
+    #[test]
+    fn settings_reach_any_depth() {
+        let config = nano()
+            .with_setting("train.steps=7")
+            .and_then(|layers| layers.with_setting("optimizer.muon.lr=0.5"))
+            .and_then(|layers| layers.with_setting("sample.prompt=once upon"))
+            .and_then(Layers::finish)
+            .unwrap();
+        assert_eq!(config.train.steps, Some(7));
+        assert_eq!(config.optimizer.muon.lr, 0.5);
+        assert_eq!(config.sample.prompt, "once upon");
+    }
+
+    #[test]
+    fn unknown_keys_are_errors() {
+        let wrong = |setting: &str| {
+            nano().with_setting(setting).and_then(Layers::finish).unwrap_err().to_string()
+        };
+        assert!(wrong("train.stpes=7").contains("unknown field `stpes`"));
+        assert!(wrong("optimizer.muon.learning_rate=7").contains("unknown field"));
+        assert!(wrong("nothing").contains("not a setting"));
+        assert!(wrong("train.tokens=7").contains("not both"));
+        assert!(wrong("optimizer.adamw.lr=-1").contains("optimizer.adamw.lr is -1"));
+    }
+
+    #[test]
+    fn another_policy_or_data_replaces_the_old_one_whole() {
+        let config = nano()
+            .with_toml("[residual]\nkind = \"nag\"\n", "test")
+            .and_then(|layers| layers.with_setting("data.train=somewhere"))
+            .and_then(Layers::finish)
+            .unwrap();
+        assert_eq!(config.residual, "nag".parse().unwrap());
+        assert_eq!(config.data.train, Some("somewhere".into()));
+        assert_eq!(config.data.generated, None);
+    }
+
+    #[test]
+    fn tokens_are_rounded_up_to_steps() {
+        let mut config = nano().finish().unwrap();
+        config.train = TrainSection {
+            steps: None,
+            tokens: Some(1001),
+            batch: 2,
+            accumulate: 5,
+            ..config.train
+        };
+        assert_eq!(config.steps(10), 11);
+    }
+}

@@ -1,0 +1,75 @@
+//! What a run will take, before it starts.
+
+use super::config::RunConfig;
+use super::feed::Feed;
+use super::trainer::{TrainError, model_config};
+use burn::tensor::{Device, Tensor};
+use hadal_model::ModelCost;
+use std::time::{Duration, Instant};
+
+/// The cost of a whole run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Of the model.
+    pub cost: ModelCost,
+    /// Optimiser steps.
+    pub steps: u64,
+    /// Tokens of a step.
+    pub tokens_per_step: u64,
+    /// Tokens of the run.
+    pub tokens: u64,
+    /// FLOPs of the run, forward and backward.
+    pub flops: f64,
+    /// Bytes: parameters, gradients, optimiser state, and the activations of one pass with attention
+    /// weights kept.
+    pub memory: f64,
+    /// FLOP/s of this machine's matrix product.
+    pub peak: f64,
+    /// A rough guess.
+    pub time: Duration,
+}
+
+/// Share of the matrix peak that plain operations reach; measured on the `small` preset.
+const UTILISATION: f64 = 0.25;
+
+/// Estimates a run.
+pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
+    let feed = Feed::open(config)?;
+    let model = model_config(config, &feed)?;
+    let cost = ModelCost::of(&model)?;
+    let (steps, tokens_per_step) =
+        (config.steps(feed.seq_len()), config.tokens_per_step(feed.seq_len()));
+    let tokens = steps * tokens_per_step;
+    let flops = 3.0 * cost.forward_flops_per_token as f64 * tokens as f64;
+    let in_pass = (config.train.batch * feed.seq_len()) as f64;
+    let weights = (model.n_layers * model.n_heads * feed.seq_len() * 4) as f64;
+    let peak = matmul_flops_per_second();
+    Ok(Plan {
+        cost,
+        steps,
+        tokens_per_step,
+        tokens,
+        flops,
+        // Values, gradients and two moments, each also once outside the model.
+        memory: 24.0 * cost.parameters.total() as f64
+            + in_pass * (3.0 * cost.activation_bytes_per_token as f64 + 2.0 * weights),
+        peak,
+        time: Duration::from_secs_f64(flops / (UTILISATION * peak)),
+    })
+}
+
+/// The speed of this machine's matrix product, the best of a few.
+pub fn matmul_flops_per_second() -> f64 {
+    const SIZE: usize = 512;
+    let x = Tensor::<2>::ones([SIZE, SIZE], &Device::flex());
+    let best = (0..5)
+        .map(|_| {
+            let started = Instant::now();
+            let product = x.clone().matmul(x.clone());
+            // Reading one element makes sure that the work is done.
+            let _ = product.narrow(0, 0, 1).into_data();
+            started.elapsed().as_secs_f64()
+        })
+        .fold(f64::INFINITY, f64::min);
+    2.0 * (SIZE as f64).powi(3) / best
+}

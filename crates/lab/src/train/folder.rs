@@ -1,0 +1,168 @@
+//! Everything of a run in one folder.
+//!
+//! `config.toml` (resolved settings), `run.json` (commit, versions, machine), `metrics.jsonl`,
+//! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `model/`.
+
+use super::config::{RunConfig, RunConfigError};
+use serde_json::json;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// A run's folder, locked for one process.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunFolderError {
+    /// A file cannot be read or written.
+    #[error("cannot {action} {}: {reason}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// There is a run already.
+    #[error(
+        "{} already holds a run; go on with `hadal train --resume {}`, or choose another --out",
+        path.display(),
+        path.display()
+    )]
+    Taken {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// There is no run.
+    #[error("{} holds no run (no config.toml); start one with `hadal train --out {}`", path.display(), path.display())]
+    NoRun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process is at work.
+    #[error("{} is being trained by another process", path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The settings cannot be read back.
+    #[error(transparent)]
+    Config(#[from] RunConfigError),
+}
+
+const CONFIG: &str = "config.toml";
+
+impl RunFolder {
+    /// A new folder with these settings.
+    pub fn create(path: &Path, config: &RunConfig) -> Result<Self, RunFolderError> {
+        if path.join(CONFIG).exists() {
+            return Err(RunFolderError::Taken { path: path.into() });
+        }
+        fs::create_dir_all(path.join("checkpoints")).map_err(io_error("write", path))?;
+        let folder = Self::lock(path)?;
+        folder.write("run.json", &format!("{:#}\n", about_this_run()))?;
+        let text = toml::to_string(config)
+            .map_err(|error| io_error("write", &path.join(CONFIG))(io::Error::other(error)))?;
+        // Last, because its presence is what makes the folder a run.
+        folder.write(CONFIG, &text)?;
+        Ok(folder)
+    }
+
+    /// An existing folder and its settings.
+    pub fn open(path: &Path) -> Result<(Self, RunConfig), RunFolderError> {
+        let file = path.join(CONFIG);
+        if !file.exists() {
+            return Err(RunFolderError::NoRun { path: path.into() });
+        }
+        let folder = Self::lock(path)?;
+        let text = fs::read_to_string(&file).map_err(io_error("read", &file))?;
+        Ok((folder, RunConfig::parse(&text, &file.display().to_string())?))
+    }
+
+    fn lock(path: &Path) -> Result<Self, RunFolderError> {
+        let file = path.join("lock");
+        let lock = File::create(&file).map_err(io_error("write", &file))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(RunFolderError::Busy { path: path.into() }),
+            Err(TryLockError::Error(reason)) => Err(io_error("lock", &file)(reason)),
+        }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the finished model goes.
+    pub fn model(&self) -> PathBuf {
+        self.path.join("model")
+    }
+
+    /// Where the state of a step goes.
+    pub(crate) fn checkpoint(&self, step: u64) -> PathBuf {
+        self.path.join("checkpoints").join(format!("step-{step:09}"))
+    }
+
+    /// Steps with a whole checkpoint, oldest first.
+    pub(crate) fn checkpoints(&self) -> Result<Vec<u64>, RunFolderError> {
+        let directory = self.path.join("checkpoints");
+        let entries = fs::read_dir(&directory).map_err(io_error("read", &directory))?;
+        let mut steps: Vec<u64> = entries
+            .filter_map(|entry| {
+                entry.ok()?.file_name().to_str()?.strip_prefix("step-")?.parse().ok()
+            })
+            .collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    /// Removes checkpoints that are neither among the last `keep` nor at `best`.
+    pub(crate) fn prune(&self, keep: usize, best: Option<u64>) -> Result<(), RunFolderError> {
+        let steps = self.checkpoints()?;
+        let old = steps.len().saturating_sub(keep.max(1));
+        for &step in steps[..old].iter().filter(|&&step| Some(step) != best) {
+            let path = self.checkpoint(step);
+            fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), RunFolderError> {
+        let path = self.path.join(name);
+        let mut file = File::create(&path).map_err(io_error("write", &path))?;
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(io_error("write", &path))
+    }
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunFolderError {
+    let path = path.to_owned();
+    move |reason| RunFolderError::Io { action, path, reason }
+}
+
+/// What a later reader needs to repeat the run.
+fn about_this_run() -> serde_json::Value {
+    let commit = std::process::Command::new("git")
+        .args(["describe", "--always", "--dirty", "--abbrev=40"])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    json!({
+        "hadal": env!("CARGO_PKG_VERSION"),
+        "commit_of_working_directory": commit,
+        "task_generator": crate::tasks::GENERATOR_VERSION,
+        "backend": "burn 0.22.1 flex, f32",
+        "os": std::env::consts::OS,
+        "architecture": std::env::consts::ARCH,
+        "threads": std::thread::available_parallelism().map(usize::from).unwrap_or(1),
+    })
+}

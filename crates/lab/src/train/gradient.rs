@@ -1,0 +1,40 @@
+//! One pass forward and backward.
+
+use super::feed::Batch;
+use burn::tensor::Tensor;
+use hadal_model::{Decoder, Pass, PassError, masked_cross_entropy};
+use std::collections::BTreeMap;
+
+/// Gradients by parameter name.
+pub(crate) type Gradients = BTreeMap<String, Vec<f32>>;
+
+/// The loss of a batch and its gradient.
+pub(crate) fn loss_and_gradient(
+    decoder: &Decoder,
+    batch: &Batch,
+) -> Result<(f64, Gradients), PassError> {
+    let logits = decoder.logits(&batch.input, Pass::default())?;
+    let loss = masked_cross_entropy(logits, &batch.target, &batch.scored);
+    let value = scalar(&loss);
+    let gradients = decoder.gradients(&loss.backward());
+    Ok((value, gradients.into_iter().collect()))
+}
+
+/// The only element of a tensor.
+pub(crate) fn scalar(tensor: &Tensor<1>) -> f64 {
+    let values: Vec<f32> = tensor.try_to_vec_as().unwrap_or_default();
+    values.first().copied().unwrap_or(f32::NAN).into()
+}
+
+/// `sum += more / parts`, where `sum` may still be empty.
+pub(crate) fn accumulate(sum: &mut Gradients, more: Gradients, parts: usize) {
+    let share = 1.0 / parts as f32;
+    for (name, values) in more {
+        match sum.get_mut(&name) {
+            Some(total) => total.iter_mut().zip(values).for_each(|(t, v)| *t += share * v),
+            None => {
+                sum.insert(name, values.into_iter().map(|v| share * v).collect());
+            }
+        }
+    }
+}

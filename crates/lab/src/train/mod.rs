@@ -1,0 +1,29 @@
+//! Training: a config and data in, a model out, and no work lost in between.
+
+mod config;
+pub mod estimate;
+mod evaluate;
+mod failure;
+mod feed;
+mod folder;
+mod gradient;
+mod metrics;
+mod order;
+mod preset;
+mod signals;
+mod state;
+pub mod tensorboard;
+mod trainer;
+
+pub use config::{
+    CheckpointConfig, DataConfig, EvalConfig, FailureConfig, Layers, ModelSection, OnFailure,
+    RunConfig, RunConfigError, SampleConfig, TrainSection,
+};
+pub use evaluate::{EvaluateError, Evaluation};
+pub use feed::{Batch, Feed, FeedError};
+pub use folder::{RunFolder, RunFolderError};
+pub use order::shuffled;
+pub use preset::{PRESETS, Preset, for_depth, preset};
+pub use signals::stop_on_signals;
+pub use state::{State, StateError};
+pub use trainer::{Finished, Observer, StepReport, TrainError, Trainer};

@@ -1,0 +1,532 @@
+//! The training loop.
+
+use super::config::{OnFailure, RunConfig};
+use super::evaluate::{EvaluateError, Evaluation, evaluate};
+use super::failure;
+use super::feed::{Batch, Feed, FeedError};
+use super::folder::{RunFolder, RunFolderError};
+use super::gradient::{Gradients, accumulate, loss_and_gradient};
+use super::metrics::Logs;
+use super::state::{self, State, StateError};
+use crate::optim::{Optimizer, Schedule, clip_norm, global_norm};
+use burn::module::Module;
+use hadal_model::{
+    CheckpointError, ConfigError, Decoder, Device, GenerateError, Limits, ModelConfig, PassError,
+    Sampler, Sampling, SamplingError, TokenizerError, generate, save,
+};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What happened in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Steps done.
+    pub step: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Mean loss of the step's batches.
+    pub loss: f64,
+    /// Norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    /// The schedule's factor on every rate.
+    pub rate: f64,
+    /// Tokens of the step.
+    pub tokens: u64,
+    /// Time it took.
+    pub time: Duration,
+}
+
+/// Who is told how it goes.
+pub trait Observer {
+    /// After every step.
+    fn stepped(&mut self, _report: &StepReport) {}
+    /// After every evaluation.
+    fn evaluated(&mut self, _step: u64, _evaluation: &Evaluation) {}
+    /// After every sample.
+    fn sampled(&mut self, _step: u64, _text: &str) {}
+    /// After every checkpoint.
+    fn saved(&mut self, _step: u64, _path: &Path) {}
+    /// When a step was left out or taken back.
+    fn recovered(&mut self, _message: &str) {}
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finished {
+    /// All steps are done and the model is saved.
+    Done {
+        /// The last evaluation.
+        evaluation: Evaluation,
+        /// Where the model is.
+        model: PathBuf,
+    },
+    /// It was asked to stop; the state is saved.
+    Interrupted {
+        /// Steps done.
+        step: u64,
+    },
+}
+
+/// Why a run cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] ConfigError),
+    /// There is no data.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] RunFolderError),
+    /// The state cannot be saved or restored.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The model cannot be saved.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// Progress cannot be measured.
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    /// No sample can be written.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The sampling settings are impossible.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The tokenizer fails.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A log cannot be written.
+    #[error("cannot write the logs in {}: {reason}; the last checkpoint is intact", path.display())]
+    Logs {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// The run was started with something else.
+    #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
+    Changed {
+        /// The folder.
+        path: PathBuf,
+        /// What is different.
+        what: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The loss or the gradient is not finite.
+    #[error("step {step}: the {problem}; parameters are untouched, and {} repeats it; lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\"", dump.display())]
+    NotFinite {
+        /// Steps done before.
+        step: u64,
+        /// What happened.
+        problem: String,
+        /// Where the evidence is.
+        dump: PathBuf,
+    },
+}
+
+/// A run in progress.
+pub struct Trainer {
+    config: RunConfig,
+    feed: Feed,
+    decoder: Decoder,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    state: State,
+    folder: RunFolder,
+    logs: Logs,
+    last_saved: Instant,
+}
+
+impl Trainer {
+    /// Starts a run in a new folder.
+    pub fn create(config: RunConfig, out: &Path) -> Result<Self, TrainError> {
+        let feed = Feed::open(&config)?;
+        let model = model_config(&config, &feed)?;
+        let folder = RunFolder::create(out, &config)?;
+        let decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
+        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
+        optimizer.project(&config.residual);
+        let state = first_state(&config, &feed);
+        Self::assemble(config, feed, decoder, optimizer, state, folder)
+    }
+
+    /// Goes on with a run from its last checkpoint, or from the start if it has none yet.
+    pub fn resume(out: &Path) -> Result<Self, TrainError> {
+        let (folder, config) = RunFolder::open(out)?;
+        let feed = Feed::open(&config)?;
+        let model = model_config(&config, &feed)?;
+        let decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
+        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
+        optimizer.project(&config.residual);
+        let state = match folder.checkpoints()?.last() {
+            Some(&step) => state::restore(&folder.checkpoint(step), &mut optimizer)?,
+            None => first_state(&config, &feed),
+        };
+        let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
+        if state.config != fingerprint(&config) {
+            return Err(changed("config.toml", "restore it, or start a new run"));
+        }
+        if state.data != feed.fingerprint() {
+            return Err(changed("data or tokenizer", "restore it, or start a new run"));
+        }
+        Self::assemble(config, feed, decoder, optimizer, state, folder)
+    }
+
+    fn assemble(
+        config: RunConfig,
+        feed: Feed,
+        decoder: Decoder,
+        optimizer: Optimizer,
+        state: State,
+        folder: RunFolder,
+    ) -> Result<Self, TrainError> {
+        let logs = Logs::open(folder.path(), &state.logs)
+            .map_err(|reason| TrainError::Logs { path: folder.path().into(), reason })?;
+        let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
+        let mut trainer = Self {
+            config,
+            feed,
+            decoder,
+            optimizer,
+            schedule,
+            state,
+            folder,
+            logs,
+            last_saved: Instant::now(),
+        };
+        trainer.refresh();
+        Ok(trainer)
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// The model's shape.
+    pub fn model(&self) -> &ModelConfig {
+        self.decoder.config()
+    }
+
+    /// Steps done.
+    pub fn step(&self) -> u64 {
+        self.state.step
+    }
+
+    /// Steps of the whole run.
+    pub fn steps(&self) -> u64 {
+        self.config.steps(self.feed.seq_len())
+    }
+
+    /// Tokens of one step.
+    pub fn tokens_per_step(&self) -> u64 {
+        self.config.tokens_per_step(self.feed.seq_len())
+    }
+
+    /// The run's folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Trains to the end, or until `stop` is set.
+    pub fn run(
+        &mut self,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<Finished, TrainError> {
+        let steps = self.steps();
+        while self.state.step < steps {
+            if stop.load(Ordering::Relaxed) {
+                self.checkpoint(observer)?;
+                return Ok(Finished::Interrupted { step: self.state.step });
+            }
+            let Some(report) = self.one_step(observer, stop)? else { continue };
+            observer.stepped(&report);
+            self.record_step(&report)?;
+            if due(self.config.eval.every_steps, self.state.step) && self.state.step < steps {
+                self.evaluate(observer)?;
+                if self.state.best.is_some_and(|(_, best)| best == self.state.step) {
+                    self.checkpoint(observer)?;
+                }
+            }
+            if due(self.config.sample.every_steps, self.state.step) {
+                self.sample(observer)?;
+            }
+            let minutes = self.last_saved.elapsed().as_secs_f64() / 60.0;
+            let every_minutes = self.config.checkpoint.every_minutes;
+            if due(self.config.checkpoint.every_steps, self.state.step)
+                || (every_minutes > 0.0 && minutes >= every_minutes)
+            {
+                self.checkpoint(observer)?;
+            }
+        }
+        let evaluation = self.evaluate(observer)?;
+        self.checkpoint(observer)?;
+        self.save_model()?;
+        Ok(Finished::Done { evaluation, model: self.folder.model() })
+    }
+
+    /// One optimiser step; `None` if it was interrupted, left out or taken back.
+    fn one_step(
+        &mut self,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<Option<StepReport>, TrainError> {
+        let started = Instant::now();
+        let step = self.state.step;
+        self.warm();
+        let parts = self.config.train.accumulate;
+        let mut gradients = Gradients::new();
+        let mut batches = Vec::new();
+        let mut loss = 0.0;
+        for part in 0..parts {
+            // Half a window changes nothing: the same step is made whole when the run goes on.
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let batch = self.batch(step, part)?;
+            let (value, more) = loss_and_gradient(&self.decoder, &batch)?;
+            loss += value / parts as f64;
+            accumulate(&mut gradients, more, parts);
+            batches.push(batch);
+        }
+        let norm = global_norm(&gradients);
+        if !(loss.is_finite() && norm.is_finite()) {
+            let problem = format!("loss is {loss} and the gradient's norm {norm}");
+            self.recover(&problem, &batches, observer)?;
+            return Ok(None);
+        }
+        clip_norm(&mut gradients, norm, self.config.optimizer.clip);
+        let rate = self.schedule.rate(step);
+        self.optimizer.step(&gradients, step, rate);
+        self.optimizer.project(&self.config.residual);
+        self.refresh();
+        self.state.step += 1;
+        Ok(Some(StepReport {
+            step: self.state.step,
+            steps: self.steps(),
+            loss,
+            gradient_norm: norm,
+            rate,
+            tokens: self.tokens_per_step(),
+            time: started.elapsed(),
+        }))
+    }
+
+    /// The data of a step: a pure function of the counters.
+    fn batch(&self, step: u64, part: usize) -> Result<Batch, TrainError> {
+        let count = self.config.train.batch;
+        let window = (count * self.config.train.accumulate) as u64;
+        let first = step * window + (part * count) as u64 + self.state.skipped_sequences;
+        Ok(self.feed.train(first, count)?)
+    }
+
+    /// NAG's gains rise from nothing over the first steps.
+    fn warm(&mut self) {
+        let length = self.config.train.nag_alpha_warmup;
+        let done = self.state.step + 1;
+        let share = if done < length { done as f64 / length as f64 } else { 1.0 };
+        self.decoder.warm(share);
+    }
+
+    /// Gives the optimiser's parameters to the model.
+    fn refresh(&mut self) {
+        let slots = self.optimizer.slots();
+        let find = |name: &str| slots.get(name).map(|slot| slot.values.as_slice());
+        self.decoder = self.decoder.clone().with_parameters(find);
+    }
+
+    /// Writes the evidence of a failed step and does what the settings say.
+    fn recover(
+        &mut self,
+        problem: &str,
+        batches: &[Batch],
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let dump =
+            failure::dump(self.folder.path(), &self.state, &self.optimizer, batches, problem)?;
+        let step = self.state.step;
+        let failures = self.state.failures + 1;
+        let window = (self.config.train.batch * self.config.train.accumulate) as u64;
+        let what = self.config.failure.on_failure;
+        if what == OnFailure::Stop || failures > self.config.failure.limit {
+            return Err(TrainError::NotFinite { step, problem: problem.into(), dump });
+        }
+        // Both ways go on with the data behind the step that failed.
+        let behind = self.state.skipped_sequences + (step + 1) * window;
+        if what == OnFailure::Rollback {
+            match self.folder.checkpoints()?.last() {
+                Some(&last) => {
+                    let path = self.folder.checkpoint(last);
+                    self.state = state::restore(&path, &mut self.optimizer)?;
+                    self.refresh();
+                }
+                None => {
+                    return Err(TrainError::NotFinite { step, problem: problem.into(), dump });
+                }
+            }
+        }
+        self.state.skipped_sequences = behind - self.state.step * window;
+        self.state.failures = failures;
+        observer.recovered(&format!(
+            "step {step}: the {problem}; going on from step {} behind that data ({failures} of at most {})",
+            self.state.step, self.config.failure.limit
+        ));
+        Ok(())
+    }
+
+    fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
+        let seconds = report.time.as_secs_f64();
+        let line = json!({
+            "kind": "train",
+            "step": report.step,
+            "loss": report.loss,
+            "gradient_norm": report.gradient_norm,
+            "rate": report.rate,
+            "tokens": report.step * report.tokens,
+            "tokens_per_second": report.tokens as f64 / seconds,
+        });
+        self.logged(|logs| logs.record(report.step, &line))
+    }
+
+    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Evaluation, TrainError> {
+        let (batches, batch) = (self.config.eval.batches.max(1), self.config.train.batch);
+        let evaluation = evaluate(&self.decoder.valid(), &self.feed, batches, batch)?;
+        let step = self.state.step;
+        let mut line = json!({ "kind": "eval", "step": step });
+        if let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(evaluation) {
+            for (name, value) in fields {
+                line[name] = value;
+            }
+        }
+        self.logged(|logs| logs.record(step, &line))?;
+        if self.state.best.is_none_or(|(best, _)| evaluation.loss < best) {
+            self.state.best = Some((evaluation.loss, step));
+        }
+        observer.evaluated(step, &evaluation);
+        Ok(evaluation)
+    }
+
+    fn sample(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let Some(tokenizer) = self.feed.tokenizer()? else { return Ok(()) };
+        let settings = &self.config.sample;
+        let step = self.state.step;
+        let mut sampler = Sampler::new(Sampling {
+            temperature: settings.temperature,
+            seed: self.config.seed ^ step,
+            ..Sampling::default()
+        })?;
+        let prompt = match settings.prompt.as_str() {
+            "" => tokenizer.begin().into_iter().collect(),
+            text => tokenizer.encode(text)?,
+        };
+        let limits = Limits {
+            max_tokens: settings.tokens,
+            ends: &tokenizer.ends(),
+            vocabulary: tokenizer.vocab_size(),
+        };
+        let decoder = self.decoder.valid();
+        let listen = |_| ControlFlow::Continue(());
+        let generated = generate(&decoder, &prompt, &limits, &mut sampler, listen)?;
+        let text = tokenizer.decode(&generated.tokens)?;
+        self.logged(|logs| logs.sample(&json!({ "step": step, "prompt": prompt, "text": text })))?;
+        observer.sampled(step, &text);
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let path = self.folder.checkpoint(self.state.step);
+        if path.exists() {
+            return Ok(());
+        }
+        let path_of_logs = self.folder.path().to_owned();
+        self.state.logs = self
+            .logs
+            .lengths()
+            .map_err(|reason| TrainError::Logs { path: path_of_logs, reason })?;
+        state::save(&self.state, &self.optimizer, &path)?;
+        self.folder.prune(self.config.checkpoint.keep, self.state.best.map(|(_, step)| step))?;
+        self.last_saved = Instant::now();
+        observer.saved(self.state.step, &path);
+        Ok(())
+    }
+
+    fn save_model(&self) -> Result<(), TrainError> {
+        let directory = self.folder.model();
+        let mut decoder = self.decoder.valid();
+        decoder.warm(1.0);
+        save(&decoder, &directory)?;
+        if let Some(file) = self.feed.tokenizer_file() {
+            let copy = directory.join("tokenizer.json");
+            std::fs::copy(file, &copy).map_err(|reason| CheckpointError::Io {
+                action: "write",
+                path: copy,
+                reason,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn logged(
+        &mut self,
+        write: impl FnOnce(&mut Logs) -> io::Result<()>,
+    ) -> Result<(), TrainError> {
+        write(&mut self.logs)
+            .map_err(|reason| TrainError::Logs { path: self.folder.path().into(), reason })
+    }
+}
+
+fn first_state(config: &RunConfig, feed: &Feed) -> State {
+    State {
+        step: 0,
+        skipped_sequences: 0,
+        failures: 0,
+        best: None,
+        logs: BTreeMap::new(),
+        config: fingerprint(config),
+        data: feed.fingerprint(),
+    }
+}
+
+fn due(every: u64, step: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
+
+fn fingerprint(config: &RunConfig) -> String {
+    let text = toml::to_string(config).unwrap_or_default();
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// The model for the data; its vocabulary must hold the data's.
+pub(super) fn model_config(config: &RunConfig, feed: &Feed) -> Result<ModelConfig, TrainError> {
+    let model = config.model.resolve(&config.residual, feed.vocab_size(), feed.seq_len());
+    model.check_fresh()?;
+    if model.vocab_size < feed.vocab_size() {
+        return Err(FeedError::Unfit(format!(
+            "model.vocab_size is {}, but the data has {} tokens",
+            model.vocab_size,
+            feed.vocab_size()
+        ))
+        .into());
+    }
+    if model.max_seq_len < feed.seq_len() {
+        return Err(FeedError::Unfit(format!(
+            "model.max_seq_len is {}, but sequences are {} long",
+            model.max_seq_len,
+            feed.seq_len()
+        ))
+        .into());
+    }
+    Ok(model)
+}

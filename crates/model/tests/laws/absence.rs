@@ -1,0 +1,138 @@
+//! Sub-layers that are left out of a pass.
+
+use crate::support::{
+    assert_close, built, configs, decoded, every, every_config, forward, random, random_values,
+    text, values, with_policy,
+};
+use burn::tensor::Tensor;
+use hadal_model::{Decoder, DepthKv, Device, ModelConfig, Pass, PassError, Tokens};
+use hadal_residual::{ResidualConfig, Site, SubLayer};
+
+fn without(decoder: &Decoder, tokens: &Tokens, absent: &[Site]) -> Result<Tensor<3>, PassError> {
+    decoder.logits(tokens, Pass { absent, ..Pass::default() })
+}
+
+/// Whether the site fills a stream that later gates expect.
+fn fills_a_stream(config: &ModelConfig, site: Site) -> bool {
+    match &config.residual {
+        ResidualConfig::MultiGate(mgr) => {
+            site.index + 1 < mgr.streams && mgr.streams <= 2 * config.n_layers
+        }
+        _ => false,
+    }
+}
+
+/// The sites that may be absent.
+fn removable(config: &ModelConfig) -> Vec<Site> {
+    config.dimensions().each_site().filter(|&site| !fills_a_stream(config, site)).collect()
+}
+
+/// The model whose sub-layer at `site` returns zero.
+fn silenced(config: &ModelConfig, site: Site) -> Decoder {
+    let last = match site.kind() {
+        SubLayer::Attention => format!("layers.{}.attn.o.weight", site.block()),
+        SubLayer::Mlp => format!("layers.{}.mlp.down.weight", site.block()),
+    };
+    built(config, &Device::flex(), |name, shape| {
+        let values = random_values(name, shape);
+        Some(if name == last { vec![0.0; values.len()] } else { values })
+    })
+}
+
+#[test]
+fn an_absent_branch_of_an_additive_policy_is_a_silent_one() {
+    let additive: Vec<ModelConfig> = configs()
+        .into_iter()
+        .filter(|config| matches!(config.residual.about().kind, "prenorm" | "lns" | "denseformer"))
+        .collect();
+    assert_eq!(additive.len(), 9);
+    every(&additive, |config| {
+        let (decoder, tokens) = (random(config, &Device::flex()), text(2, 6));
+        for site in config.dimensions().each_site() {
+            // A silent attention still leaves its depth slot, an absent one does not.
+            if config.depth_kv != DepthKv::None && site.block() + 1 < config.n_layers {
+                continue;
+            }
+            let absent = without(&decoder, &tokens, &[site]).unwrap();
+            assert_close(absent, forward(&silenced(config, site), &tokens), 1e-5);
+        }
+    });
+}
+
+#[test]
+fn every_sub_layer_can_be_absent_unless_it_fills_a_stream() {
+    every_config(|config| {
+        let (decoder, tokens) = (random(config, &Device::flex()), text(2, 6));
+        let whole = values(forward(&decoder, &tokens));
+        for site in config.dimensions().each_site() {
+            match without(&decoder, &tokens, &[site]) {
+                Ok(logits) => {
+                    let logits = values(logits);
+                    assert!(!fills_a_stream(config, site), "{site} should be refused");
+                    assert!(logits.iter().all(|logit| logit.is_finite()), "without {site}");
+                    assert_ne!(logits, whole, "{site} was there all the same");
+                }
+                Err(error) => {
+                    assert!(fills_a_stream(config, site), "{error}");
+                    let text = error.to_string();
+                    assert!(text.contains(&format!("the {site} cannot be absent")), "{text}");
+                    assert!(text.contains("fills one of the streams"), "{text}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn any_number_of_sub_layers_can_be_absent() {
+    every_config(|config| {
+        let (decoder, tokens) = (random(config, &Device::flex()), text(2, 6));
+        let all = removable(config);
+        let odd: Vec<Site> = all.iter().copied().filter(|site| site.index % 2 == 1).collect();
+        for absent in [&all[..], &all[1..], &odd[..]] {
+            let logits = values(without(&decoder, &tokens, absent).unwrap());
+            assert!(logits.iter().all(|logit| logit.is_finite()), "without {absent:?}");
+        }
+    });
+}
+
+#[test]
+fn a_model_without_sub_layers_reads_each_token_alone() {
+    every_config(|config| {
+        let all = removable(config);
+        if all.len() < 2 * config.n_layers {
+            return;
+        }
+        let (decoder, tokens) = (random(config, &Device::flex()), Tokens::row(&[3, 8, 3, 1, 3]));
+        let logits = without(&decoder, &tokens, &all).unwrap();
+        let at = |token| logits.clone().narrow(1, token, 1);
+        assert_close(at(2), at(0), 1e-6);
+        assert_close(at(4), at(0), 1e-6);
+        assert_ne!(values(at(1)), values(at(0)));
+    });
+}
+
+#[test]
+fn decoding_without_sub_layers_equals_one_pass_without_them() {
+    every_config(|config| {
+        let (decoder, tokens) = (random(config, &Device::flex()), text(2, 6));
+        let all = removable(config);
+        // The first attention, an MLP, and a whole block in the middle.
+        let some: Vec<Site> =
+            all.iter().copied().filter(|site| [0, 2, 3, 5].contains(&site.index)).collect();
+        for absent in [&some[..], &all[..1], &all[all.len() - 1..]] {
+            let whole = without(&decoder, &tokens, absent).unwrap();
+            assert_close(decoded(&decoder, &tokens, &[2, 1, 1, 2], absent), whole, 1e-4);
+        }
+    });
+}
+
+#[test]
+fn the_refusal_names_the_site_and_the_reason() {
+    let decoder = random(&with_policy("mgr:streams=4"), &Device::flex());
+    let error = without(&decoder, &text(1, 3), &[Site::new(5), Site::new(1)]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the mlp of block 0 cannot be absent: it fills one of the streams that all later gates expect"
+    );
+}

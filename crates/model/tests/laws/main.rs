@@ -1,0 +1,10 @@
+//! Laws that hold for every residual policy, with and without depth memory.
+
+mod absence;
+mod checkpoints;
+mod decoding;
+mod gradients;
+mod hostile;
+mod independence;
+mod starts;
+mod support;

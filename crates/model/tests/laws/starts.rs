@@ -1,0 +1,197 @@
+//! What fresh models have in common, and what policies become where their settings meet.
+
+use crate::support::{
+    assert_close, base, built, configs, every, forward, random, random_values, text, values,
+    with_policy,
+};
+use hadal_model::{Decoder, DepthKv, Device, ModelConfig};
+use hadal_residual::{Matrix, ResidualConfig};
+
+/// Random branches under the policy's own start.
+fn with_fresh_residual(config: &ModelConfig) -> Decoder {
+    built(config, &Device::flex(), |name, shape| {
+        (!name.starts_with("residual.")).then(|| random_values(name, shape))
+    })
+}
+
+/// Asserts that the logits of two models agree.
+#[track_caller]
+fn assert_same(one: &Decoder, other: &Decoder, tolerance: f32) {
+    let tokens = text(2, 7);
+    assert_close(forward(one, &tokens), forward(other, &tokens), tolerance);
+}
+
+fn fresh(config: &ModelConfig, seed: u64) -> Vec<(String, Vec<f32>)> {
+    Decoder::fresh(config, seed, &Device::flex()).unwrap().parameters()
+}
+
+fn mean(values: &[f32]) -> f64 {
+    values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64
+}
+
+fn mean_square(values: &[f32]) -> f64 {
+    values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / values.len() as f64
+}
+
+#[test]
+fn hyper_connections_start_as_prenorm() {
+    let prenorm = with_fresh_residual(&base());
+    for policy in ["hc", "hc:dynamic=false", "hc:streams=1", "hc:streams=2"] {
+        assert_same(&with_fresh_residual(&with_policy(policy)), &prenorm, 1e-5);
+    }
+}
+
+#[test]
+fn attention_residuals_with_zero_queries_are_prenorm() {
+    let prenorm = with_fresh_residual(&base());
+    for blocks in 0..=6 {
+        let policy = with_policy(&format!("attnres:blocks={blocks}"));
+        assert_same(&with_fresh_residual(&policy), &prenorm, 1e-4);
+    }
+}
+
+#[test]
+fn denseformer_starts_as_prenorm() {
+    assert_same(
+        &with_fresh_residual(&with_policy("denseformer")),
+        &with_fresh_residual(&base()),
+        1e-6,
+    );
+}
+
+#[test]
+fn layer_norm_scaling_folds_into_the_gains() {
+    let folded = built(&base(), &Device::flex(), |name, shape| {
+        let mut values = random_values(name, shape);
+        if let ["layers", block, "attn_norm" | "mlp_norm", _] =
+            name.split('.').collect::<Vec<_>>().as_slice()
+        {
+            let scale = (block.parse::<f32>().unwrap() + 1.0).sqrt().recip();
+            values.iter_mut().for_each(|gain| *gain *= scale);
+        }
+        Some(values)
+    });
+    assert_same(&random(&with_policy("lns"), &Device::flex()), &folded, 1e-5);
+}
+
+#[test]
+fn one_independent_stream_is_a_scalar_highway() {
+    let highway = random(&with_policy("highway:gate=scalar"), &Device::flex());
+    let mgr = random(&with_policy("mgr:streams=1,gate=independent"), &Device::flex());
+    assert_same(&mgr, &highway, 1e-5);
+}
+
+#[test]
+fn a_stream_for_every_sub_layer_is_full_attention_residuals() {
+    let width = base().d_model as f32;
+    let attnres = built(&with_policy("attnres"), &Device::flex(), |name, shape| {
+        if name.ends_with("key_norm") {
+            return Some(vec![1.0; shape[0]]);
+        }
+        let Some(reader) = name.strip_suffix("query") else {
+            return Some(random_values(name, shape));
+        };
+        let mut query = random_values(&format!("{reader}pool.weight"), shape);
+        query.iter_mut().for_each(|v| *v /= width.sqrt());
+        Some(query)
+    });
+    for streams in [7, 9] {
+        let mgr = with_policy(&format!("mgr:streams={streams}"));
+        assert_same(&random(&mgr, &Device::flex()), &attnres, 1e-5);
+    }
+}
+
+#[test]
+fn one_block_has_no_depth_to_remember() {
+    let one = |depth_kv| ModelConfig { n_layers: 1, depth_kv, ..base() };
+    let none = random(&one(DepthKv::None), &Device::flex());
+    let tokens = text(2, 7);
+    for depth_kv in [DepthKv::Attention, DepthKv::AttentionMlp] {
+        let other = random(&one(depth_kv), &Device::flex());
+        assert_eq!(values(forward(&other, &tokens)), values(forward(&none, &tokens)));
+    }
+}
+
+#[test]
+fn depth_memory_changes_deeper_models() {
+    let tokens = text(2, 7);
+    let logits = |depth_kv| {
+        let config = ModelConfig { depth_kv, ..base() };
+        values(forward(&random(&config, &Device::flex()), &tokens))
+    };
+    let (none, attention, both) =
+        (logits(DepthKv::None), logits(DepthKv::Attention), logits(DepthKv::AttentionMlp));
+    assert_ne!(none, attention);
+    assert_ne!(attention, both);
+}
+
+fn matrix(name: &str) -> Option<Matrix> {
+    let parts: Vec<&str> = name.split('.').collect();
+    match parts.as_slice() {
+        ["layers", _, _, "q", _] => Some(Matrix::Query),
+        ["layers", _, _, "k" | "depth_k", _] => Some(Matrix::Key),
+        ["layers", _, _, "v" | "depth_v", _] => Some(Matrix::Value),
+        ["layers", _, _, "o", _] => Some(Matrix::Output),
+        ["layers", _, _, "up" | "gate", _] => Some(Matrix::Up),
+        ["layers", _, _, "down", _] => Some(Matrix::Down),
+        _ => None,
+    }
+}
+
+#[test]
+fn one_seed_gives_all_policies_the_same_branches_but_for_their_scale() {
+    let startable: Vec<ModelConfig> =
+        configs().into_iter().filter(|config| config.check_fresh().is_ok()).collect();
+    assert!(startable.len() > 3 * ResidualConfig::all().len());
+    every(&startable, |config| {
+        let plain = ModelConfig { residual: ResidualConfig::default(), ..config.clone() };
+        let std = |config: &ModelConfig, matrix| {
+            config.residual.branch_std(&config.dimensions(), matrix) as f32
+        };
+        let ours = fresh(config, 5);
+        let mut compared = 0;
+        for (name, expected) in fresh(&plain, 5) {
+            let Some(matrix) = matrix(&name) else { continue };
+            let (_, found) = ours.iter().find(|(other, _)| *other == name).expect(&name);
+            let ratio = std(config, matrix) / std(&plain, matrix);
+            for (a, e) in found.iter().zip(&expected) {
+                assert!((a - e * ratio).abs() <= 1e-5 * e.abs(), "{name}: {a} is not {ratio} {e}");
+            }
+            compared += 1;
+        }
+        assert!(compared >= 6 * config.n_layers, "only {compared} matrices were compared");
+        assert_ne!(fresh(config, 6), ours, "the seed has no effect");
+    });
+}
+
+#[test]
+fn deepnorm_starts_with_smaller_branches_but_not_queries_and_keys() {
+    let sizes =
+        ModelConfig { d_model: 96, d_ff: 128, n_heads: 8, head_dim: 12, n_layers: 6, ..base() };
+    let deepnorm = ModelConfig { residual: with_policy("deepnorm").residual, ..sizes };
+    let shrink = (8.0f64 * 6.0).powf(-0.25);
+    for (name, values) in fresh(&deepnorm, 1) {
+        let Some(matrix) = matrix(&name) else { continue };
+        let factor = if matches!(matrix, Matrix::Query | Matrix::Key) { 1.0 } else { shrink };
+        let ratio = mean_square(&values).sqrt() / (0.02 * factor);
+        assert!((ratio - 1.0).abs() < 0.08, "{name} is {ratio} times as large as expected");
+    }
+}
+
+#[test]
+fn nag_starts_with_centred_tables_and_unit_outputs() {
+    let config = ModelConfig { tie_embeddings: false, ..with_policy("nag") };
+    let parameters = fresh(&config, 3);
+    let rows = |table: &str| {
+        let (_, values) = parameters.iter().find(|(name, _)| name == table).expect(table);
+        values.chunks(config.d_model)
+    };
+    for row in rows("embed.weight") {
+        assert!(mean(row).abs() < 1e-7);
+        assert!((0.005..0.04).contains(&mean_square(row).sqrt()));
+    }
+    for row in rows("head.weight") {
+        assert!(mean(row).abs() < 1e-6);
+        assert!((mean_square(row) - 1.0).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,215 @@
+//! The configs that every law is tried on, and models in which no term is zero.
+
+use burn::tensor::Tensor;
+use hadal_model::{Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
+use hadal_residual::{Init, ResidualConfig, Site, Weights};
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Settings other than the defaults, which are tried as well.
+const VARIANTS: [&str; 18] = [
+    "mixln:post_fraction=0.5",
+    "highway:gate=scalar",
+    "hc:dynamic=false",
+    "hc:streams=2",
+    "mhc:streams=2,sinkhorn_iters=30",
+    "mhc_lite:streams=3",
+    "attnres:blocks=1",
+    "attnres:blocks=2",
+    "attnres:blocks=3",
+    "mgr:gate=independent",
+    "mgr:streams=1,gate=independent",
+    "mgr:streams=1",
+    "mgr:streams=2,gate=independent",
+    "mgr:streams=2",
+    // The last sub-layer alone is gated; then none is.
+    "mgr:streams=6,gate=independent",
+    "mgr:streams=7",
+    "mgr:streams=9",
+    SKIPPING,
+];
+
+/// A threshold in the middle of the gains, so that some tokens skip and others run.
+pub(crate) const SKIPPING: &str = "nag:directions=3,skip_threshold=0.25";
+
+const DEPTH_MEMORIES: [DepthKv; 3] = [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp];
+
+/// Three blocks of PreNorm whose heads are together wider than the stream, so that no width is
+/// taken for another unnoticed.
+pub(crate) fn base() -> ModelConfig {
+    ModelConfig {
+        model_type: "hadal".into(),
+        vocab_size: 19,
+        d_model: 16,
+        n_layers: 3,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 6,
+        d_ff: 24,
+        mlp: MlpKind::Relu2,
+        rope_theta: 10_000.0,
+        norm_eps: 1e-7,
+        qk_norm: false,
+        tie_embeddings: true,
+        depth_kv: DepthKv::None,
+        max_seq_len: 32,
+        residual: ResidualConfig::default(),
+    }
+}
+
+/// The base with this policy.
+pub(crate) fn with_policy(text: &str) -> ModelConfig {
+    ModelConfig { residual: text.parse().unwrap(), ..base() }
+}
+
+/// Every policy with every depth memory; the other switches take turns.
+pub(crate) fn configs() -> Vec<ModelConfig> {
+    let variants = VARIANTS.iter().map(|text| text.parse().unwrap());
+    let policies = ResidualConfig::all().into_iter().chain(variants).enumerate();
+    policies
+        .flat_map(|(i, residual)| {
+            DEPTH_MEMORIES.into_iter().enumerate().map(move |(j, depth_kv)| ModelConfig {
+                residual: residual.clone(),
+                depth_kv,
+                qk_norm: (i + j) % 2 == 1,
+                mlp: if (i + j) % 3 == 0 { MlpKind::Swiglu } else { MlpKind::Relu2 },
+                tie_embeddings: (i + 2 * j) % 3 != 0,
+                ..base()
+            })
+        })
+        .collect()
+}
+
+/// Tries a law on every config and tells all that break it.
+#[track_caller]
+pub(crate) fn every_config(law: impl Fn(&ModelConfig)) {
+    every(&configs(), law);
+}
+
+/// Tries a law on these configs and tells all that break it.
+#[track_caller]
+pub(crate) fn every(configs: &[ModelConfig], law: impl Fn(&ModelConfig)) {
+    let broken: Vec<String> = configs
+        .iter()
+        .filter_map(|config| {
+            let reason = catch_unwind(AssertUnwindSafe(|| law(config))).err()?;
+            let ModelConfig { residual, depth_kv, .. } = config;
+            Some(format!("{residual} with depth_kv {depth_kv:?}: {}", message(&*reason)))
+        })
+        .collect();
+    assert!(
+        broken.is_empty(),
+        "{} of {} configs break this law:\n{}",
+        broken.len(),
+        configs.len(),
+        broken.join("\n")
+    );
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+/// Elements that depend on the name and shape alone; sizes as in a trained model, so that every
+/// gate is ajar and no nonlinearity is saturated.
+pub(crate) fn random_values(name: &str, shape: &[usize]) -> Vec<f32> {
+    let leaf = name.rsplit('.').next().unwrap_or(name);
+    let (mean, std) = match leaf {
+        _ if name.contains("norm") => (1.0, 0.3),
+        _ if name.starts_with("embed") || name.starts_with("head") => (0.0, 0.5),
+        // Alike at all sites, so that one threshold lies in the middle of the gains of each.
+        "alpha" | "sharpness" => (0.6, 0.05),
+        // Far from a sum of zero, which no norm could stretch to its size again.
+        "pre" | "post" => (1.0, 0.2),
+        _ if leaf == "weights" || leaf.ends_with("_scale") => (0.6, 0.2),
+        _ if leaf.ends_with("_weight") && shape.len() == 2 => (0.0, 0.25),
+        _ if shape.len() == 2 => (0.0, 1.0 / (shape[0].max(shape[1]) as f64).sqrt()),
+        _ => (0.0, 0.6),
+    };
+    let count = shape.iter().product();
+    let mut weights = Weights::fresh(11, &Device::flex());
+    let normal = weights.param(name, [count], Init::Normal { std }).val();
+    values(normal + mean)
+}
+
+/// A model with random parameters.
+pub(crate) fn random(config: &ModelConfig, device: &Device) -> Decoder {
+    built(config, device, |name, shape| Some(random_values(name, shape)))
+}
+
+/// A model with these parameters; those that are not known start fresh.
+pub(crate) fn built(
+    config: &ModelConfig,
+    device: &Device,
+    mut stored: impl FnMut(&str, &[usize]) -> Option<Vec<f32>>,
+) -> Decoder {
+    Decoder::stored(config, &mut stored, device).unwrap()
+}
+
+/// Random rows of tokens.
+pub(crate) fn text(batch: usize, time: usize) -> Tokens {
+    let ids = (0..(batch * time) as u32).map(|i| (i * i + 5 * i + 2) % 19).collect();
+    Tokens::rows(ids, batch).unwrap()
+}
+
+/// Some columns of the rows.
+pub(crate) fn columns(tokens: &Tokens, from: usize, count: usize) -> Tokens {
+    let rows = tokens.ids().chunks(tokens.time());
+    let ids = rows.flat_map(|row| row[from..from + count].to_vec()).collect();
+    Tokens::rows(ids, tokens.batch()).unwrap()
+}
+
+/// The logits of one pass.
+pub(crate) fn forward(decoder: &Decoder, tokens: &Tokens) -> Tensor<3> {
+    decoder.logits(tokens, Pass::default()).unwrap()
+}
+
+/// The logits of several passes through one cache.
+pub(crate) fn decoded(
+    decoder: &Decoder,
+    tokens: &Tokens,
+    chunks: &[usize],
+    absent: &[Site],
+) -> Tensor<3> {
+    let mut cache = Cache::new(decoder.config());
+    let parts = chunks.iter().map(|&count| {
+        let part = columns(tokens, cache.len(), count);
+        let pass = Pass { cache: Some(&mut cache), absent, ..Pass::default() };
+        decoder.logits(&part, pass).unwrap()
+    });
+    Tensor::cat(parts.collect(), 1)
+}
+
+/// The elements of a tensor.
+pub(crate) fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.try_into_vec_as().unwrap()
+}
+
+/// Asserts that two tensors agree, relative to the largest magnitude.
+#[track_caller]
+pub(crate) fn assert_close<const D: usize>(actual: Tensor<D>, expected: Tensor<D>, tolerance: f32) {
+    assert_eq!(actual.dims(), expected.dims());
+    let (actual, expected) = (values(actual), values(expected));
+    let scale = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
+    for (i, (a, e)) in actual.iter().zip(&expected).enumerate() {
+        assert!((a - e).abs() <= tolerance * scale, "element {i}: {a} is not {e} (scale {scale})");
+    }
+}
+
+#[test]
+fn every_kind_is_tried_with_every_depth_memory_and_switch() {
+    let tried = |pick: fn(&ModelConfig) -> String| -> BTreeSet<(&str, String)> {
+        configs().iter().map(|config| (config.residual.about().kind, pick(config))).collect()
+    };
+    let depth = tried(|config| format!("{:?}", config.depth_kv));
+    let norm = tried(|config| config.qk_norm.to_string());
+    let mlp = tried(|config| format!("{:?}", config.mlp));
+    let tied = tried(|config| config.tie_embeddings.to_string());
+    for policy in ResidualConfig::all() {
+        let kind = policy.about().kind;
+        let count = |set: &BTreeSet<(&str, String)>| set.iter().filter(|(k, _)| *k == kind).count();
+        assert_eq!([&depth, &norm, &mlp, &tied].map(count), [3, 2, 2, 2], "{kind}");
+    }
+}

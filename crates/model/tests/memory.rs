@@ -1,0 +1,134 @@
+//! How much memory a pass may take, measured by counting what is allocated.
+
+use hadal_model::{
+    Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens, cross_entropy, load,
+};
+use hadal_residual::ResidualConfig;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// The counters are global, so measurements must not overlap.
+static MEASURING: Mutex<()> = Mutex::new(());
+
+struct Counting;
+
+fn grow(bytes: usize) {
+    PEAK.fetch_max(LIVE.fetch_add(bytes, SeqCst) + bytes, SeqCst);
+}
+
+// SAFETY: every request is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), SeqCst);
+        // SAFETY: the pointer came from `System.alloc` with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// The most bytes that were live at once during `work`, beyond those that were live before.
+fn peak(work: impl FnOnce()) -> usize {
+    let before = LIVE.load(SeqCst);
+    PEAK.store(before, SeqCst);
+    work();
+    PEAK.load(SeqCst).saturating_sub(before)
+}
+
+fn config(residual: ResidualConfig, blocks: usize) -> ModelConfig {
+    ModelConfig {
+        model_type: "hadal".into(),
+        vocab_size: 32,
+        d_model: 64,
+        n_layers: blocks,
+        n_heads: 4,
+        n_kv_heads: 4,
+        head_dim: 16,
+        d_ff: 128,
+        mlp: MlpKind::Relu2,
+        rope_theta: 10_000.0,
+        norm_eps: 1e-6,
+        qk_norm: false,
+        tie_embeddings: true,
+        depth_kv: DepthKv::None,
+        max_seq_len: 64,
+        residual,
+    }
+}
+
+/// Peak memory of one training step on two rows of `time` tokens.
+fn step(decoder: &Decoder, time: u32) -> usize {
+    let tokens = Tokens::rows((0..2 * time).map(|i| i * 7 % 32).collect(), 2).unwrap();
+    let train = || {
+        let logits = decoder.logits(&tokens, Pass::default()).unwrap();
+        drop(cross_entropy(logits, &tokens).backward());
+    };
+    // The first step also makes the parameters and whatever the backend keeps.
+    train();
+    peak(train)
+}
+
+/// A source or stream is read by every later sub-layer, so a copy for each reader would make
+/// memory grow with the square of the depth; sharing it keeps memory linear. What is counted is
+/// what 63 more tokens take: the gradients of the parameters and autodiff's notes on its
+/// operations, a few kilobytes for each reader and source, are there for one token too and say
+/// nothing about copies.
+#[test]
+fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
+    let _alone = MEASURING.lock().unwrap();
+    for policy in ["prenorm", "attnres", "mgr", "mgr:gate=independent"] {
+        let peaks = [8, 16, 32].map(|blocks| {
+            let config = config(policy.parse().unwrap(), blocks);
+            let decoder = Decoder::fresh(&config, 1, &Device::flex().autodiff()).unwrap();
+            step(&decoder, 64) - step(&decoder, 1)
+        });
+        for pair in peaks.windows(2) {
+            let ratio = pair[1] as f64 / pair[0] as f64;
+            assert!(ratio < 2.3, "{policy}: twice the depth takes {ratio:.2} times: {peaks:?}");
+            assert!(ratio > 1.7, "{policy}: this does not measure the pass: {peaks:?}");
+        }
+    }
+}
+
+/// The config is read before the weights and may say anything.
+#[test]
+fn a_hostile_config_takes_little_memory() {
+    let _alone = MEASURING.lock().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let weights = directory.path().join("model.safetensors");
+    fs::write(&weights, [&2u64.to_le_bytes()[..], b"{}"].concat()).unwrap();
+    let largest = ["mgr:streams=4096", "hc:streams=64", "mhc:streams=64", "mhc_lite:streams=6"];
+    let policies = ResidualConfig::all()
+        .into_iter()
+        .chain(largest.map(|text| text.parse::<ResidualConfig>().unwrap()));
+    for residual in policies {
+        let huge = ModelConfig {
+            vocab_size: 1 << 24,
+            d_model: 1 << 20,
+            n_heads: 1 << 14,
+            head_dim: 1 << 14,
+            d_ff: 1 << 24,
+            max_seq_len: 1 << 30,
+            depth_kv: DepthKv::AttentionMlp,
+            tie_embeddings: false,
+            qk_norm: true,
+            ..config(residual, 4096)
+        };
+        let json = serde_json::to_string(&huge).unwrap();
+        fs::write(directory.path().join("config.json"), json).unwrap();
+        let bytes = peak(|| drop(load(directory.path(), &Device::flex()).unwrap_err()));
+        let megabytes = bytes >> 20;
+        assert!(megabytes < 400, "{}: {megabytes} MB", huge.residual);
+    }
+}
