@@ -84,6 +84,16 @@ impl Feed {
         Ok(Self::Text(Box::new(TextFeed::open(config, directory, seq_len)?)))
     }
 
+    /// Compares every byte of the data with what was prepared.
+    pub fn verify(&self) -> Result<(), FeedError> {
+        if let Self::Text(text) = self {
+            for set in [Some(&text.train), text.validation.as_ref()].into_iter().flatten() {
+                set.verify(&mut |_| {})?;
+            }
+        }
+        Ok(())
+    }
+
     /// Number of tokens.
     pub fn vocab_size(&self) -> usize {
         match self {

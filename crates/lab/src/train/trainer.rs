@@ -55,6 +55,11 @@ pub trait Observer {
     fn recovered(&mut self, _message: &str) {}
 }
 
+/// Nobody.
+struct Unobserved;
+
+impl Observer for Unobserved {}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finished {
@@ -153,18 +158,24 @@ impl Trainer {
     pub fn create(config: RunConfig, out: &Path) -> Result<Self, TrainError> {
         let feed = Feed::open(&config)?;
         let model = model_config(&config, &feed)?;
+        feed.verify()?;
         let folder = RunFolder::create(out, &config)?;
         let decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
         let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         optimizer.project(&config.residual);
         let state = first_state(&config, &feed);
-        Self::assemble(config, feed, decoder, optimizer, state, folder)
+        let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
+        // The start is worth keeping until there is something better: others can begin from the
+        // same parameters, and a failure in the first steps has somewhere to go back to.
+        trainer.checkpoint(&mut Unobserved)?;
+        Ok(trainer)
     }
 
     /// Goes on with a run from its last checkpoint, or from the start if it has none yet.
     pub fn resume(out: &Path) -> Result<Self, TrainError> {
         let (folder, config) = RunFolder::open(out)?;
         let feed = Feed::open(&config)?;
+        feed.verify()?;
         let model = model_config(&config, &feed)?;
         let decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
         let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
