@@ -12,12 +12,12 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// What was typed makes no sense, or the job could not be started: exit code 2.
+    /// What was typed makes no sense, or names what cannot be used: exit code 2.
     pub(crate) fn usage(message: impl ToString) -> Self {
         Self { code: 2, message: message.to_string() }
     }
 
-    /// The job was started and failed: exit code 1.
+    /// The job failed: exit code 1.
     pub(crate) fn failed(message: impl ToString) -> Self {
         Self { code: 1, message: message.to_string() }
     }

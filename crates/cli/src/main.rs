@@ -28,6 +28,6 @@ fn main() -> ExitCode {
     match outcome {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => failure.report(),
-        Err(panic) => Failure::bug(&panic).report(),
+        Err(panic) => Failure::bug(&*panic).report(),
     }
 }

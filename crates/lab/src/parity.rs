@@ -17,7 +17,7 @@ use hadal_model::{
 use hadal_residual::{Place, Recorder, Signal, Site};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The largest relative error that f32 needs.
 pub const DEFAULT_TOLERANCE: f64 = 2e-4;
@@ -70,12 +70,14 @@ pub enum ParityError {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TensorFileError),
-    /// The model cannot be run on the trace's input.
-    #[error("trace.safetensors: {0}")]
-    Pass(#[from] PassError),
     /// The trace does not belong to the model.
-    #[error("trace.safetensors: {0}")]
-    Foreign(String),
+    #[error("{}: {reason}", path.display())]
+    Foreign {
+        /// The trace.
+        path: PathBuf,
+        /// Why it does not.
+        reason: String,
+    },
 }
 
 /// Runs the model of a directory on the input of its `trace.safetensors` and compares everything
@@ -89,15 +91,32 @@ pub fn parity(directory: &Path, tolerance: f64) -> Result<ParityReport, ParityEr
 
     let ours = compute(&decoder, &trace, backward)?;
     let floor = GRADIENT_FLOOR * trace.largest_gradient(&names)?;
+    let foreign = |reason: String| trace.foreign(reason);
     let mut comparisons = Vec::new();
     for name in names.iter().filter(|name| !matches!(name.as_str(), "input_ids" | "target_ids")) {
-        let actual = ours.get(name.as_str()).ok_or_else(|| {
-            ParityError::Foreign(format!("it holds `{name}`, which this model does not produce"))
-        })?;
+        let Some((shape, actual)) = ours.get(name.as_str()) else {
+            return Err(foreign(match name.starts_with("grad.") || name == "loss" {
+                true if trace.0.shape("target_ids").is_none() => {
+                    format!("it holds `{name}` but no `target_ids`, without which there is no loss")
+                }
+                _ => format!("it holds `{name}`, which this model does not produce"),
+            }));
+        };
+        let expected_shape = trace.0.shape(name).unwrap_or_default();
+        if expected_shape != shape {
+            return Err(foreign(format!(
+                "`{name}` has shape {expected_shape:?}, but this model produces {shape:?}"
+            )));
+        }
         let expected = trace.0.floats(name)?;
+        if expected.is_empty() {
+            return Err(foreign(format!("`{name}` is empty")));
+        }
         let floor = if name.starts_with("grad.") { floor } else { 0.0 };
-        let shape = trace.0.shape(name).unwrap_or_default().to_vec();
-        comparisons.push(compare(name, shape, &expected, actual, floor, tolerance)?);
+        comparisons.push(compare(name, shape, &expected, actual, floor, tolerance));
+    }
+    if comparisons.is_empty() {
+        return Err(foreign("it holds nothing to compare, such as `logits`".into()));
     }
     comparisons.sort_by_key(|comparison| position(&comparison.name));
     Ok(ParityReport {
@@ -111,6 +130,10 @@ pub fn parity(directory: &Path, tolerance: f64) -> Result<ParityReport, ParityEr
 struct Trace(TensorFile);
 
 impl Trace {
+    fn foreign(&self, reason: impl ToString) -> ParityError {
+        ParityError::Foreign { path: self.0.path().into(), reason: reason.to_string() }
+    }
+
     fn largest_gradient(&self, names: &[String]) -> Result<f64, ParityError> {
         let mut largest = 0.0;
         for name in names.iter().filter(|name| name.starts_with("grad.")) {
@@ -121,7 +144,7 @@ impl Trace {
 
     fn tokens(&self, name: &str) -> Result<Tokens, ParityError> {
         let shape = self.0.shape(name).unwrap_or_default().to_vec();
-        let foreign = |reason: String| ParityError::Foreign(format!("`{name}` {reason}"));
+        let foreign = |reason: String| self.foreign(format!("`{name}` {reason}"));
         let ids = self
             .0
             .integers(name)?
@@ -136,87 +159,88 @@ impl Trace {
     }
 }
 
+/// A quantity's shape and elements.
+type Quantity = (Vec<usize>, Vec<f32>);
+
 /// Every quantity that a trace may hold, by its name there.
 fn compute(
     decoder: &Decoder,
     trace: &Trace,
     backward: bool,
-) -> Result<BTreeMap<String, Vec<f32>>, ParityError> {
+) -> Result<BTreeMap<String, Quantity>, ParityError> {
     let input = trace.tokens("input_ids")?;
     let mut probe = Recorder::of(&[Signal::Reading, Signal::Skipped]);
     let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
-    let logits = decoder.logits(&input, pass)?;
+    let logits = decoder.logits(&input, pass).map_err(|error| trace.foreign(error))?;
 
-    let mut ours = BTreeMap::from([("logits".to_owned(), elements(&logits))]);
+    let mut ours = BTreeMap::from([("logits".to_owned(), quantity(&logits))]);
     let mut skipped = vec![0.0; 2 * decoder.config().n_layers];
     for (place, signal, value) in probe.seen {
         match (place, signal) {
             (Place::Site(Site { index }), Signal::Skipped) => {
-                skipped[index] = elements(&value.mean())[0];
+                skipped[index] = quantity(&value.mean()).1[0];
             }
             (Place::Site(Site { index }), _) => {
-                ours.insert(format!("h.{index}"), elements(&value));
+                ours.insert(format!("h.{index}"), quantity(&value.squeeze_dim::<3>(2)));
             }
             (Place::Out, _) => {
-                ours.insert("out".to_owned(), elements(&value));
+                ours.insert("out".to_owned(), quantity(&value.squeeze_dim::<3>(2)));
             }
         }
     }
-    ours.insert("skipped".to_owned(), skipped);
+    ours.insert("skipped".to_owned(), (vec![skipped.len()], skipped));
 
     if trace.0.shape("target_ids").is_some() {
         let targets = trace.tokens("target_ids")?;
-        check_targets(&input, &targets, decoder.config().vocab_size)?;
+        check_targets(&input, &targets, decoder.config().vocab_size)
+            .map_err(|reason| trace.foreign(reason))?;
         let loss = cross_entropy(logits, &targets);
-        ours.insert("loss".to_owned(), elements(&loss));
+        ours.insert("loss".to_owned(), quantity(&loss));
         if backward {
             let gradients = loss.backward();
+            let shapes: BTreeMap<_, _> =
+                decoder.declared().iter().map(|d| (d.name.as_str(), &d.shape)).collect();
             for (name, values) in decoder.gradients(&gradients) {
-                ours.insert(format!("grad.{name}"), values);
+                let shape = shapes.get(name.as_str()).map(|shape| shape.to_vec());
+                ours.insert(format!("grad.{name}"), (shape.unwrap_or_default(), values));
             }
         }
     }
     Ok(ours)
 }
 
-fn check_targets(input: &Tokens, targets: &Tokens, vocab_size: usize) -> Result<(), ParityError> {
+fn check_targets(input: &Tokens, targets: &Tokens, vocab_size: usize) -> Result<(), String> {
     let shape = |tokens: &Tokens| [tokens.batch(), tokens.time()];
     if shape(input) != shape(targets) {
-        return Err(ParityError::Foreign(format!(
+        return Err(format!(
             "`target_ids` has shape {:?} and `input_ids` {:?}",
             shape(targets),
             shape(input)
-        )));
+        ));
     }
     match targets.ids().iter().find(|&&id| id as usize >= vocab_size) {
-        Some(&id) => Err(PassError::UnknownToken { id, vocab_size }.into()),
+        Some(&id) => Err(PassError::UnknownToken { id, vocab_size }.to_string()),
         None => Ok(()),
     }
 }
 
-fn elements<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
-    tensor.try_to_vec_as().unwrap_or_default()
+fn quantity<const D: usize>(tensor: &Tensor<D>) -> Quantity {
+    (tensor.dims().to_vec(), tensor.try_to_vec_as().unwrap_or_default())
 }
 
 fn magnitude(values: &[f32]) -> f64 {
     values.iter().fold(0.0, |most, &value| f64::from(value).abs().max(most))
 }
 
+/// Both must have as many elements as the shape says, and at least one.
 fn compare(
     name: &str,
-    shape: Vec<usize>,
+    shape: &[usize],
     expected: &[f32],
     actual: &[f32],
     floor: f64,
     tolerance: f64,
-) -> Result<Comparison, ParityError> {
-    if expected.len() != actual.len() || expected.is_empty() {
-        return Err(ParityError::Foreign(format!(
-            "`{name}` has {} elements, but this model produces {}",
-            expected.len(),
-            actual.len()
-        )));
-    }
+) -> Comparison {
     let largest = magnitude(expected).max(floor);
     let scale = if largest == 0.0 { 1.0 } else { largest };
     let difference = |i: usize| {
@@ -227,16 +251,16 @@ fn compare(
     let worst = (0..expected.len())
         .max_by(|&a, &b| difference(a).total_cmp(&difference(b)))
         .unwrap_or_default();
-    Ok(Comparison {
+    Comparison {
         name: name.to_owned(),
-        index: unravel(worst, &shape),
-        shape,
+        index: unravel(worst, shape),
+        shape: shape.to_vec(),
         error: difference(worst),
         scale,
         expected: expected[worst].into(),
         actual: actual[worst].into(),
         passed: difference(worst) <= tolerance,
-    })
+    }
 }
 
 /// The position of a flat index in a row-major tensor.
@@ -274,7 +298,7 @@ mod tests {
     use super::*;
 
     fn error(expected: &[f32], actual: &[f32]) -> Comparison {
-        compare("x", vec![2, 2], expected, actual, 0.0, 1e-3).unwrap()
+        compare("x", &[2, 2], expected, actual, 0.0, 1e-3)
     }
 
     #[test]
@@ -295,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_gradient_below_the_floor_is_compared_to_the_floor() {
-        let with_floor = |floor| compare("grad.x", vec![1], &[1e-9], &[2e-9], floor, 1e-3).unwrap();
+        let with_floor = |floor| compare("grad.x", &[1], &[1e-9], &[2e-9], floor, 1e-3);
         assert!(!with_floor(0.0).passed);
         assert!(with_floor(1e-2).passed);
         assert_eq!(with_floor(1e-2).scale, 1e-2);

@@ -36,6 +36,34 @@ impl Cache {
         self.length = 0;
     }
 
+    /// Whether a pass over this many rows, with these layers' attention present, continues what the
+    /// cache holds. `None` if it does, or else the reason.
+    pub(crate) fn mismatch(
+        &self,
+        layers: usize,
+        batch: usize,
+        present: impl Fn(usize) -> bool,
+    ) -> Option<&'static str> {
+        if self.layers.len() != layers {
+            return Some("it was made for a model of another depth");
+        }
+        if self.length == 0 {
+            return None;
+        }
+        self.layers.iter().enumerate().find_map(|(layer, stored)| match stored {
+            Some(stored) if stored.key.dims()[0] != batch => {
+                Some("it was filled with another number of rows")
+            }
+            Some(_) if !present(layer) => {
+                Some("it was filled with an attention that is now absent")
+            }
+            None if present(layer) => {
+                Some("it was filled without an attention that is now present")
+            }
+            _ => None,
+        })
+    }
+
     /// Adds a layer's new keys and values and returns all of them.
     pub(crate) fn extend(&mut self, layer: usize, new: KeyValue) -> KeyValue {
         let time = new.key.dims()[2];

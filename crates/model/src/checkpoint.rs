@@ -6,6 +6,7 @@ use crate::import::{Imported, llama, llama_ignores, llama_name};
 use crate::tensor_file::{TensorFile, TensorFileError};
 use burn::tensor::Device;
 use hadal_residual::Weights;
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use std::collections::HashSet;
@@ -98,6 +99,12 @@ pub fn load(directory: &Path, device: &Device) -> Result<Checkpoint, CheckpointE
             }
             Some(_) => match file.floats(&name) {
                 Ok(values) => return Some(values),
+                Err(TensorFileError::NotFinite { name, value, index, .. }) => {
+                    problems.push(format!("`{name}` holds {value} at element {index}"));
+                }
+                Err(TensorFileError::Dtype { name, dtype, accepted, .. }) => {
+                    problems.push(format!("`{name}` has dtype {dtype}, but it must be {accepted}"));
+                }
                 Err(error) => problems.push(error.to_string()),
             },
         }
@@ -142,6 +149,12 @@ fn describe(path: &Path) -> Result<Described, CheckpointError> {
     }
     let json: Value = serde_json::from_slice(&bytes)
         .map_err(|error| wrong(format!("this is not valid JSON: {error}")))?;
+    if json["residual"].is_string() {
+        return Err(wrong(format!(
+            "residual is {}, but it must be an object, such as {{\"kind\": {}}}",
+            json["residual"], json["residual"]
+        )));
+    }
     let described = if json["model_type"] == "hadal" {
         let config: ModelConfig = serde_json::from_slice(&bytes)
             .map_err(|error| wrong(format!("this is not a model config: {error}")))?;
@@ -158,10 +171,22 @@ fn describe(path: &Path) -> Result<Described, CheckpointError> {
 }
 
 /// Writes a directory so that a reader sees the old contents or the new ones, never a mixture: it is
-/// written beside its place, flushed to the disk, and renamed.
+/// written beside its place, flushed to the disk, and renamed. Other files in it stay.
 pub fn save(decoder: &Decoder, directory: &Path) -> Result<(), CheckpointError> {
-    let staging = sibling(directory, "new");
-    let written = write_all(decoder, &staging).and_then(|()| put_in_place(&staging, directory));
+    let io = |reason| CheckpointError::Io { action: "write", path: directory.into(), reason };
+    // A path such as `.` has no name beside which something could be written.
+    let place = if directory.exists() {
+        directory.canonicalize().map_err(io)?
+    } else {
+        std::path::absolute(directory).map_err(io)?
+    };
+    if place.exists() && !place.is_dir() {
+        return Err(io(io::ErrorKind::NotADirectory.into()));
+    }
+    let staging = sibling(&place, "new");
+    let written = clear(&staging)
+        .and_then(|()| write_all(decoder, &staging))
+        .and_then(|()| put_in_place(&staging, &place));
     if written.is_err() {
         // The first failure is what the user must know; leftovers are only untidy.
         let _ = fs::remove_dir_all(&staging);
@@ -173,6 +198,16 @@ fn sibling(directory: &Path, suffix: &str) -> PathBuf {
     let mut name = directory.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{suffix}-{}", std::process::id()));
     directory.with_file_name(name)
+}
+
+/// Removes what a crashed process of the same number may have left.
+fn clear(directory: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(directory) {
+        Err(reason) if reason.kind() != io::ErrorKind::NotFound => {
+            Err(CheckpointError::Io { action: "write", path: directory.into(), reason })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn write_all(decoder: &Decoder, staging: &Path) -> Result<(), CheckpointError> {
@@ -202,7 +237,10 @@ fn write_all(decoder: &Decoder, staging: &Path) -> Result<(), CheckpointError> {
         let shape = declared.map(|declared| declared.shape.clone()).unwrap_or_default();
         views.push((name, TensorView::new(Dtype::F32, shape, bytes).map_err(malformed)?));
     }
-    safetensors::serialize_to_file(views, None, &weights).map_err(malformed)?;
+    safetensors::serialize_to_file(views, None, &weights).map_err(|error| match error {
+        SafeTensorError::IoError(reason) => write(&weights)(reason),
+        other => malformed(other).into(),
+    })?;
     for path in [&weights, &staging.to_owned()] {
         File::open(path).and_then(|file| file.sync_all()).map_err(write(path))?;
     }
@@ -223,10 +261,17 @@ fn put_in_place(staging: &Path, directory: &Path) -> Result<(), CheckpointError>
         return rename(staging, directory);
     }
     let old = sibling(directory, "old");
+    clear(&old)?;
     rename(directory, &old)?;
     if let Err(error) = rename(staging, directory) {
         rename(&old, directory)?;
         return Err(error);
+    }
+    for entry in fs::read_dir(&old).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name != CONFIG && name != WEIGHTS {
+            rename(&entry.path(), &directory.join(name))?;
+        }
     }
     // The new checkpoint is in place; an old one that cannot be removed does no harm.
     let _ = fs::remove_dir_all(&old);

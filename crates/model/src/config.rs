@@ -98,7 +98,7 @@ fn refuse(
 impl ModelConfig {
     /// Far beyond any model, close enough that counting never overflows and that a mistyped
     /// number is refused before memory is asked for.
-    const BOUNDS: [(&'static str, fn(&Self) -> usize, usize); 8] = [
+    const BOUNDS: [(&'static str, fn(&Self) -> usize, usize); 9] = [
         ("vocab_size", |c| c.vocab_size, 1 << 24),
         ("d_model", |c| c.d_model, 1 << 20),
         ("n_layers", |c| c.n_layers, 4096),
@@ -107,6 +107,8 @@ impl ModelConfig {
         ("head_dim", |c| c.head_dim, 1 << 14),
         ("d_ff", |c| c.d_ff, 1 << 24),
         ("max_seq_len", |c| c.max_seq_len, 1 << 30),
+        // Of numbers that have passed the lines above.
+        ("n_heads * head_dim", |c| c.n_heads * c.head_dim, 1 << 20),
     ];
 
     /// Refuses values that make no model.

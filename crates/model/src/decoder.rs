@@ -99,6 +99,20 @@ pub enum PassError {
         /// The model's limit.
         max_seq_len: usize,
     },
+    /// The cache does not belong to the pass.
+    #[error("the cache does not fit: {reason}; start with an empty one")]
+    ForeignCache {
+        /// Why.
+        reason: &'static str,
+    },
+    /// A site is not in the model.
+    #[error("sub-layer {} is not in this model of {sites}", site.index)]
+    UnknownSite {
+        /// The site.
+        site: Site,
+        /// Sub-layers of the model.
+        sites: usize,
+    },
     /// A site cannot be left out.
     #[error("the {site} cannot be absent: {reason}")]
     NotAbsent {
@@ -165,6 +179,12 @@ impl Decoder {
         let Pass { mut cache, absent, probe, only_last } = pass;
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens, start, absent)?;
+        let present = |block: usize| !absent.contains(&Site::new(2 * block));
+        if let Some(cache) = &cache
+            && let Some(reason) = cache.mismatch(self.blocks.len(), tokens.batch(), present)
+        {
+            return Err(PassError::ForeignCache { reason });
+        }
 
         let (batch, time) = (tokens.batch(), tokens.time());
         let device = self.embed.val().device();
@@ -198,6 +218,10 @@ impl Decoder {
         let (length, max_seq_len) = (start + tokens.time(), self.config.max_seq_len);
         if length > max_seq_len {
             return Err(PassError::TooLong { length, max_seq_len });
+        }
+        let sites = 2 * self.blocks.len();
+        if let Some(&site) = absent.iter().find(|site| site.index >= sites) {
+            return Err(PassError::UnknownSite { site, sites });
         }
         match absent.iter().find_map(|&site| Some((site, self.residual.needs(site)?))) {
             Some((site, reason)) => Err(PassError::NotAbsent { site, reason }),

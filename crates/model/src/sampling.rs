@@ -96,7 +96,7 @@ impl Sampler {
                 (distance / self.settings.temperature).exp()
             })
             .collect();
-        if let Some(top_p) = self.settings.top_p {
+        if let Some(top_p) = self.settings.top_p.filter(|&top_p| top_p < 1.0) {
             let mass = top_p * weights.iter().sum::<f64>();
             weights.truncate(nucleus(&weights, mass));
         }
@@ -119,13 +119,13 @@ impl Sampler {
     fn candidates(&self, logits: &[f32]) -> Vec<Candidate> {
         let mut candidates: Vec<Candidate> =
             enumerate(logits).filter(|candidate| candidate.logit > f32::NEG_INFINITY).collect();
-        if let Some(top_k) = self.settings.top_k
-            && top_k < candidates.len()
-        {
+        // Settings that leave nothing out must not change the draw either.
+        let top_k = self.settings.top_k.filter(|&top_k| top_k < candidates.len());
+        if let Some(top_k) = top_k {
             candidates.select_nth_unstable_by(top_k - 1, likelier_first);
             candidates.truncate(top_k);
         }
-        if self.settings.top_k.is_some() || self.settings.top_p.is_some() {
+        if top_k.is_some() || self.settings.top_p.is_some_and(|top_p| top_p < 1.0) {
             candidates.sort_unstable_by(likelier_first);
         }
         candidates

@@ -6,8 +6,8 @@ use hadal_model::{
 use hadal_residual::ResidualConfig;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -86,7 +86,7 @@ fn step(decoder: &Decoder, time: u32) -> usize {
 /// nothing about copies.
 #[test]
 fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
-    let _alone = MEASURING.lock().unwrap();
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     for policy in ["prenorm", "attnres", "mgr", "mgr:gate=independent"] {
         let peaks = [8, 16, 32].map(|blocks| {
             let config = config(policy.parse().unwrap(), blocks);
@@ -104,7 +104,7 @@ fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
 /// The config is read before the weights and may say anything.
 #[test]
 fn a_hostile_config_takes_little_memory() {
-    let _alone = MEASURING.lock().unwrap();
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let weights = directory.path().join("model.safetensors");
     fs::write(&weights, [&2u64.to_le_bytes()[..], b"{}"].concat()).unwrap();

@@ -137,8 +137,8 @@ impl PolicyConfig for MultiGateConfig {
         let (d, sites, n) =
             (dimensions.width as u64, dimensions.sites() as u64, self.streams as u64);
         let gated = self.gated(dimensions) as u64;
-        // Readers see the streams present: 1, 2, .. n, then always n. One RMS per changed stream.
-        let read: u64 = (0..=sites).map(|l| n.min(l + 1)).sum();
+        // Readers see the streams present: 2, .. n, then always n. One RMS per changed stream.
+        let read: u64 = (1..=sites).map(|l| n.min(l + 1)).sum();
         let changed = 1 + (sites - gated) + gated * n;
         Cost {
             flops: read * 4 * d

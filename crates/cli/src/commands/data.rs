@@ -146,11 +146,12 @@ impl Bar {
                 (progress.read_bytes, progress.total_bytes, message)
             }
         };
-        let changed = std::mem::replace(&mut self.downloading, progress.download.is_some())
-            != self.downloading;
-        let bar = self.bar.get_or_insert_with(|| bytes_bar(total));
+        let downloading = progress.download.is_some();
+        let fresh = self.bar.is_none() || self.downloading != downloading;
+        self.downloading = downloading;
+        let bar = self.bar.get_or_insert_with(|| bar(total, BYTES));
         bar.set_length(total);
-        if changed || bar.position() == 0 {
+        if fresh {
             // What was done before must not count towards the rate.
             bar.set_position(done);
             bar.reset_eta();
@@ -166,19 +167,13 @@ impl Bar {
     }
 }
 
-fn bytes_bar(total: u64) -> ProgressBar {
-    bar(total, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}  ETA {eta}  {msg}")
-}
-
-fn tokens_bar(total: u64) -> ProgressBar {
-    bar(total, "{wide_bar} {human_pos}/{human_len} tokens {per_sec}  ETA {eta}")
-}
+const BYTES: &str = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}  ETA {eta}  {msg}";
+const TOKENS: &str = "{wide_bar} {human_pos}/{human_len} tokens {per_sec}  ETA {eta}";
 
 /// On stderr, and invisible when nobody looks.
 fn bar(total: u64, template: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template(template);
     let bar = ProgressBar::new(total);
-    match style {
+    match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
@@ -206,7 +201,7 @@ struct StatsOf {
 impl StatsOf {
     fn run(self) -> Result<(), Failure> {
         let set = ShardSet::open(&self.directory).map_err(failure)?;
-        let bar = tokens_bar(set.len());
+        let bar = bar(set.len(), TOKENS);
         let counted = stats(&set, self.top, &mut |tokens| bar.inc(tokens)).map_err(failure);
         bar.finish_and_clear();
         let counted = counted?;
@@ -221,13 +216,17 @@ impl StatsOf {
 fn print_stats(stats: &Stats, tokenizer: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut table = Table::new(&["what", ">count"]);
-    table.row(["tokens".to_owned(), grouped(stats.tokens.into())]);
-    table.row(["documents".to_owned(), grouped(stats.documents.into())]);
-    table.row(["bytes of text".to_owned(), grouped(stats.bytes.into())]);
-    table.row(["bytes per token".to_owned(), format!("{:.3}", stats.bytes_per_token)]);
-    table.row(["shards".to_owned(), grouped(stats.shards as i128)]);
-    table.row(["vocabulary".to_owned(), grouped(stats.vocab_size as i128)]);
-    table.row(["tokens of it in use".to_owned(), grouped(stats.used_tokens as i128)]);
+    for (name, count) in [
+        ("tokens", grouped(stats.tokens.into())),
+        ("documents", grouped(stats.documents.into())),
+        ("bytes of text", grouped(stats.bytes.into())),
+        ("bytes per token", format!("{:.3}", stats.bytes_per_token)),
+        ("shards", grouped(stats.shards as i128)),
+        ("vocabulary", grouped(stats.vocab_size as i128)),
+        ("tokens of it in use", grouped(stats.used_tokens as i128)),
+    ] {
+        table.row([name, &count]);
+    }
     writeln!(out, "tokenizer: {tokenizer}")?;
     table.print(&mut out)?;
 
@@ -322,7 +321,7 @@ struct Verify {
 impl Verify {
     fn run(self) -> Result<(), Failure> {
         let set = ShardSet::open(&self.directory).map_err(failure)?;
-        let bar = tokens_bar(set.len());
+        let bar = bar(set.len(), TOKENS);
         let verdict = set.verify(&mut |tokens| bar.inc(tokens)).map_err(failure);
         bar.finish_and_clear();
         verdict?;
@@ -382,7 +381,7 @@ impl TrainTokenizer {
             threads: self.threads,
         };
         let merging = spinner("learning which bytes go together".into());
-        let bar = bytes_bar(0);
+        let bar = bar(0, BYTES);
         let trained = train_tokenizer(&options, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.read_bytes);

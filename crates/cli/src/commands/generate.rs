@@ -33,13 +33,13 @@ pub(crate) struct Generate {
     #[arg(long, short = 'n', default_value_t = 256)]
     max_tokens: usize,
     /// 0 always takes the likeliest token
-    #[arg(long, short, default_value_t = 0.0)]
+    #[arg(long, short, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f64,
     /// Draw from this many likeliest tokens
     #[arg(long)]
     top_k: Option<usize>,
     /// Draw from the likeliest tokens that reach this probability
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     top_p: Option<f64>,
     /// Makes a draw repeatable
     #[arg(long, default_value_t = 0)]
@@ -122,10 +122,9 @@ impl Generate {
                 )));
             }
         };
-        let tokenizer = match checkpoint.begin {
-            None => tokenizer,
-            begin => tokenizer.with_begin(begin),
-        };
+        // A byte model may have no room for the end token that would also begin a text.
+        let begin = checkpoint.begin.or(tokenizer.begin());
+        let tokenizer = tokenizer.with_begin(begin.filter(|&id| (id as usize) < vocab_size));
         Ok(if checkpoint.ends.is_empty() {
             tokenizer
         } else {
@@ -146,6 +145,8 @@ fn prompt_ids(prompt: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> 
 /// Collects the text and, if it is to be seen, prints it as soon as it is whole.
 struct Printer<'a> {
     stream: TextStream<'a>,
+    /// The end of the prompt, if the stream still holds it back.
+    prompt_end: String,
     text: String,
     failure: Option<Failure>,
     visible: bool,
@@ -159,12 +160,23 @@ impl<'a> Printer<'a> {
         for &id in prompt {
             stream.push(id).map_err(Failure::failed)?;
         }
-        Ok(Self { stream, text: String::new(), failure: None, visible })
+        let prompt_end = stream.held().into_owned();
+        Ok(Self { stream, prompt_end, text: String::new(), failure: None, visible })
+    }
+
+    /// What is new in a piece of text.
+    fn fresh(&mut self, piece: String) -> String {
+        let prompt_end = std::mem::take(&mut self.prompt_end);
+        if piece.is_empty() {
+            self.prompt_end = prompt_end;
+            return piece;
+        }
+        piece.strip_prefix(&prompt_end).map(str::to_owned).unwrap_or(piece)
     }
 
     fn token(&mut self, token: u32) -> ControlFlow<()> {
         let piece = self.stream.push(token).map_err(Failure::failed);
-        match piece.and_then(|piece| self.show(&piece.unwrap_or_default())) {
+        match piece.and_then(|piece| self.show(piece.unwrap_or_default())) {
             Ok(()) => ControlFlow::Continue(()),
             Err(failure) => {
                 self.failure = Some(failure);
@@ -173,24 +185,25 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn show(&mut self, piece: &str) -> Result<(), Failure> {
-        self.text += piece;
+    fn show(&mut self, piece: String) -> Result<(), Failure> {
+        let piece = self.fresh(piece);
+        self.text += &piece;
         if self.visible {
-            print_now(piece)?;
+            print_now(&piece)?;
         }
         Ok(())
     }
 
-    fn finish(self) -> Result<String, Failure> {
-        if let Some(failure) = self.failure {
+    fn finish(mut self) -> Result<String, Failure> {
+        if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let held_back = self.stream.finish();
+        let held = self.stream.held().into_owned();
+        self.show(held)?;
         if self.visible {
-            print_now(&held_back)?;
             print_now("\n")?;
         }
-        Ok(self.text + &held_back)
+        Ok(self.text)
     }
 }
 

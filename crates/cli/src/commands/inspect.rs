@@ -32,11 +32,11 @@ pub(crate) struct Inspect {
 impl Inspect {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let mut config = read(&self.path)?;
+        // A checkpoint has its weights already, so it needs no initial values.
+        let trained = self.residual.is_none() && self.path.join("model.safetensors").exists();
         if let Some(residual) = self.residual {
             config.residual = residual;
         }
-        // A checkpoint has its weights already, so it needs no initial values.
-        let trained = self.path.join("model.safetensors").exists();
         let checked = if trained { config.check() } else { config.check_fresh() };
         checked.map_err(|error| Failure::usage(format!("{}: {error}", self.path.display())))?;
 
@@ -66,7 +66,11 @@ fn read(path: &Path) -> Result<ModelConfig, Failure> {
     if path.extension().is_some_and(|extension| extension == "toml") {
         let wrong = |error: String| Failure::usage(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        return toml::from_str(&text).map_err(|error| wrong(error.to_string()));
+        return toml::from_str(&text).map_err(|error| {
+            // The library would print the whole line, however long.
+            let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+            wrong(format!("line {line}: {}", error.message()))
+        });
     }
     read_config(path).map_err(Failure::usage)
 }

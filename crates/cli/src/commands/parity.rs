@@ -28,7 +28,7 @@ pub(crate) struct Parity {
     #[arg(value_name = "DIR", required = true)]
     directories: Vec<PathBuf>,
     /// Largest relative error
-    #[arg(long, default_value_t = DEFAULT_TOLERANCE, value_parser = tolerance)]
+    #[arg(long, default_value_t = DEFAULT_TOLERANCE, value_parser = tolerance, allow_negative_numbers = true)]
     tolerance: f64,
     /// Show every tensor, not only the worst of each kind
     #[arg(long)]
@@ -75,6 +75,7 @@ impl Parity {
             let name = directory.display().to_string();
             match parity(directory, self.tolerance) {
                 Err(error) => {
+                    reports.push(json!({ "directory": name, "error": error.to_string() }));
                     Failure::usage(error).report();
                     code = 2;
                 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Table, print_json};
 use clap::Args;
-use hadal_residual::ResidualConfig;
+use hadal_residual::{Dimensions, ResidualConfig};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -26,10 +26,16 @@ pub(crate) struct Policies {
     json: bool,
 }
 
+/// A model that every sensible setting fits.
+const NOMINAL: Dimensions = Dimensions { width: 1024, blocks: 1024, norm_eps: 1e-6 };
+
 impl Policies {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let policies = match &self.policy {
-            Some(policy) => vec![policy.clone()],
+            Some(policy) => {
+                policy.check(&NOMINAL).map_err(Failure::usage)?;
+                vec![policy.clone()]
+            }
             None => ResidualConfig::all(),
         };
         if self.json {

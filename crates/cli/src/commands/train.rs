@@ -50,7 +50,7 @@ pub(crate) struct Train {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// Decides initial values, data order and samples
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
     /// Folder of the run [default: runs/<preset>-<policy>-<seed>]
     #[arg(long, value_name = "RUN")]

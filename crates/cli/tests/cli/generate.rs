@@ -244,7 +244,6 @@ fn a_closed_pipe_ends_the_text_quietly() {
 }
 
 #[test]
-#[ignore = "bug: a prompt that ends in byte tokens is printed again"]
 fn the_prompt_is_not_printed_again() {
     for prompt in ["hi 🎉", "漢字"] {
         let text = summary(&stories(), &["--prompt", prompt, "-n", "4"])["text"].clone();
@@ -254,7 +253,6 @@ fn the_prompt_is_not_printed_again() {
 }
 
 #[test]
-#[ignore = "bug: 256 is taken for the begin token of a model that has no token 256"]
 fn a_model_of_256_bytes_has_no_begin_token() {
     let model = byte_model(256, |_| ());
     generate(model.path(), &["--prompt", ""]).refused(2, &["the prompt is empty", "give a prompt"]);

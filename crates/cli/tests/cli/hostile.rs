@@ -255,7 +255,6 @@ fn deep_nesting_is_refused_and_not_recursed_into() {
 }
 
 #[test]
-#[ignore = "bug: the whole line is printed, however long"]
 fn a_toml_error_does_not_print_the_whole_file() {
     let copy = copy_of(&golden("prenorm"));
     let toml = copy.path().join("long.toml");

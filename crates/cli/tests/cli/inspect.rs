@@ -148,7 +148,6 @@ fn a_petabyte_is_counted_without_memory() {
 }
 
 #[test]
-#[ignore = "bug: FLOPs wrap around 2^64 within the documented bounds"]
 fn the_largest_config_is_counted_without_wrapping() {
     let flops = |max_seq_len: u64| {
         let size = 1 << 14;
@@ -209,7 +208,6 @@ fn impossible_policies_are_refused_with_the_reason() {
 }
 
 #[test]
-#[ignore = "bug: beside weights, the policy of --residual is taken for a trained one"]
 fn a_policy_put_in_the_place_of_a_trained_one_starts_fresh() {
     inspect(&golden("prenorm"), &["--residual", "mgr:streams=6"])
         .refused(2, &["Eq. 14 has no initial gate"]);

@@ -112,7 +112,6 @@ fn what_is_no_policy_is_refused_with_the_reason() {
 }
 
 #[test]
-#[ignore = "bug: `hadal policies` shows settings that no model can have"]
 fn settings_that_make_no_model_are_refused() {
     policies(&["mhc_lite:streams=8"]).refused(2, &["40,320"]);
     policies(&["mgr:streams=0"]).refused(2, &["at least one stream"]);

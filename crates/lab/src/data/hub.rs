@@ -194,7 +194,11 @@ impl Hub {
             .collect();
         keep_data(&mut files);
         if files.is_empty() {
-            return Err(failed("it holds no .parquet or .jsonl files there; name the folder that does, as owner/name:folder".into()));
+            return Err(failed(
+                "it holds no .parquet or .jsonl files there; name the folder that does, as \
+                 owner/name:folder"
+                    .into(),
+            ));
         }
         Ok(files)
     }

@@ -23,6 +23,7 @@ mod stats;
 mod testing;
 mod text;
 mod train_tokenizer;
+mod words;
 
 pub use dataset::ShardSet;
 pub use encoder::TokenizerChoice;

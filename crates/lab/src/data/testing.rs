@@ -5,6 +5,7 @@ use super::encoder::TokenizerChoice;
 use super::error::DataError;
 use super::manifest::Manifest;
 use super::prepare::{PrepareOptions, prepare};
+use super::train_tokenizer::{TrainTokenizerOptions, train_tokenizer};
 use ::parquet::basic::Compression;
 use ::parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use ::parquet::file::properties::WriterProperties;
@@ -95,6 +96,22 @@ pub(super) fn documents(count: usize) -> Vec<String> {
 /// The same as one text.
 pub(super) fn prose(count: usize) -> String {
     documents(count).join("<|endoftext|>")
+}
+
+/// A small tokenizer that splits as GPT-2 does.
+pub(super) fn trained(workshop: &Workshop, vocab_size: usize) -> PathBuf {
+    let words: String = (0..500).map(|i| format!(" {:x}", i * 7919 % 4099)).collect();
+    fs::write(workshop.path("learn.txt"), prose(50) + &words).unwrap();
+    let options = TrainTokenizerOptions {
+        inputs: vec![workshop.path("learn.txt")],
+        text_key: "text".into(),
+        vocab_size,
+        max_bytes: u64::MAX,
+        out: workshop.path("trained.json"),
+        threads: 1,
+    };
+    train_tokenizer(&options, &mut |_| ControlFlow::Continue(())).unwrap();
+    options.out
 }
 
 pub(super) fn gzip(content: &[u8]) -> Vec<u8> {

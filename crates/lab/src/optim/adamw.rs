@@ -64,7 +64,7 @@ mod tests {
     fn the_first_step_moves_by_the_rate_against_the_sign() {
         let config = AdamWConfig { lr: 0.1, ..AdamWConfig::default() };
         let mut slot = slot(vec![1.0, 1.0]);
-        config.step(&mut slot, &[5.0, -1e-3], 0, 1.0, 0.0);
+        config.step(&mut slot, &[5.0, -1e-3], 0, config.lr, 0.0);
         assert!((slot.values[0] - 0.9).abs() < 1e-6);
         assert!((slot.values[1] - 1.1).abs() < 1e-5);
     }
@@ -75,7 +75,7 @@ mod tests {
         let mut slot = slot(vec![0.5]);
         let (mut w, mut m, mut v) = (0.5f64, 0.0, 0.0);
         for (t, g) in [0.3f64, -0.2, 0.7].into_iter().enumerate() {
-            config.step(&mut slot, &[g as f32], t as u64, 1.0, config.weight_decay);
+            config.step(&mut slot, &[g as f32], t as u64, config.lr, config.weight_decay);
             w -= 0.01 * 0.1 * w;
             m = 0.9 * m + 0.1 * g;
             v = 0.95 * v + 0.05 * g * g;
@@ -90,7 +90,7 @@ mod tests {
     fn decay_shrinks_even_without_a_gradient() {
         let config = AdamWConfig { lr: 0.1, ..AdamWConfig::default() };
         let mut slot = slot(vec![2.0]);
-        config.step(&mut slot, &[0.0], 0, 1.0, 0.5);
+        config.step(&mut slot, &[0.0], 0, config.lr, 0.5);
         assert!((slot.values[0] - 1.9).abs() < 1e-6);
     }
 }

@@ -123,12 +123,12 @@ impl Optimizer {
                 Group::Muon => self.config.muon.step(slot, gradient, rate),
                 group => {
                     let adamw = &self.config.adamw;
-                    let (scale, decay) = match group {
-                        Group::NagGate => (gate_rate / adamw.lr, 0.0),
-                        Group::Decayed => (1.0, adamw.weight_decay),
-                        _ => (1.0, 0.0),
+                    let (lr, decay) = match group {
+                        Group::NagGate => (gate_rate, 0.0),
+                        Group::Decayed => (adamw.lr, adamw.weight_decay),
+                        _ => (adamw.lr, 0.0),
                     };
-                    adamw.step(slot, gradient, step, rate * scale, decay);
+                    adamw.step(slot, gradient, step, rate * lr, decay);
                 }
             }
         }

@@ -62,8 +62,8 @@ impl Default for MuonConfig {
     }
 }
 
-/// The Polar Express sequence; its last entry repeats.
-const POLAR_EXPRESS: [[f64; 3]; 8] = [
+/// The Polar Express sequence.
+const POLAR_EXPRESS: [[f64; 3]; 7] = [
     [8.28721201814563, -23.595886519098837, 17.300387312530933],
     [4.107059111542203, -2.9478499167379106, 0.5448431082926601],
     [3.9486908534822946, -2.908902115962949, 0.5518191394370137],
@@ -71,8 +71,9 @@ const POLAR_EXPRESS: [[f64; 3]; 8] = [
     [2.300652019954817, -1.6689039845747493, 0.4188073119525673],
     [1.891301407787398, -1.2679958271945868, 0.37680408948524835],
     [1.8750014808534479, -1.2500016453999487, 0.3750001645474248],
-    [1.875, -1.25, 0.375],
 ];
+/// What the sequence ends in, for ever: it has converged and needs no safety.
+const LAST: [f64; 3] = [1.875, -1.25, 0.375];
 const JORDAN: [f64; 3] = [3.4445, -4.7750, 2.0315];
 /// Polar Express divides by a little more than the norm, so that rounding cannot push a singular
 /// value beyond one, where its polynomials diverge.
@@ -85,14 +86,10 @@ impl Coefficients {
         (0..steps)
             .map(|i| match self {
                 Self::Jordan => JORDAN,
-                Self::PolarExpress => {
-                    let [a, b, c] = POLAR_EXPRESS[i.min(POLAR_EXPRESS.len() - 1)];
-                    if i + 1 == steps {
-                        [a, b, c]
-                    } else {
-                        [a / SAFETY, b / SAFETY.powi(3), c / SAFETY.powi(5)]
-                    }
-                }
+                Self::PolarExpress => match POLAR_EXPRESS.get(i) {
+                    Some([a, b, c]) => [a / SAFETY, b / SAFETY.powi(3), c / SAFETY.powi(5)],
+                    None => LAST,
+                },
             })
             .collect()
     }
@@ -175,11 +172,10 @@ mod tests {
 
     /// The polynomials applied to one singular value, without the division in front.
     fn scalar(coefficients: Coefficients, steps: usize, start: f64) -> f64 {
-        let sequence = match coefficients {
-            Coefficients::Jordan => vec![JORDAN; steps],
-            Coefficients::PolarExpress => coefficients.sequence(steps),
-        };
-        sequence.iter().fold(start, |s, [a, b, c]| a * s + b * s.powi(3) + c * s.powi(5))
+        coefficients
+            .sequence(steps)
+            .iter()
+            .fold(start, |s, [a, b, c]| a * s + b * s.powi(3) + c * s.powi(5))
     }
 
     #[test]

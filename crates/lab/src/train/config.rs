@@ -365,6 +365,9 @@ impl RunConfig {
                 "batch and accumulate are at least 1",
             );
         }
+        if t.seq_len == Some(0) {
+            return refuse("train.seq_len", "0".into(), "a sequence has at least one token");
+        }
         let o = &self.optimizer;
         for (field, value) in [
             ("optimizer.adamw.lr", o.adamw.lr),
@@ -379,6 +382,10 @@ impl RunConfig {
             if !(value >= 0.0 && value.is_finite()) {
                 return refuse(field, value.to_string(), "it must be zero or a positive number");
             }
+        }
+        if !(o.adamw.eps > 0.0 && o.adamw.eps.is_finite()) {
+            let value = o.adamw.eps.to_string();
+            return refuse("optimizer.adamw.eps", value, "it must be a small positive number");
         }
         if !(o.nag_gate_slowdown > 0.0) {
             let value = o.nag_gate_slowdown.to_string();
@@ -406,8 +413,25 @@ impl Layers {
             origin: origin.into(),
             reason: error.to_string(),
         })?;
+        if table.get("data").is_some_and(|data| data.get("generated").is_some()) {
+            self.forget_text();
+        }
         merge(&mut self.table, table);
         Ok(self)
+    }
+
+    /// A task brings its own length.
+    fn forget_text(&mut self) {
+        if self.table.get("data").is_none_or(|data| data.get("generated").is_none()) {
+            self.forget("data", &["train", "validation"]);
+            self.forget("train", &["seq_len"]);
+        }
+    }
+
+    fn forget(&mut self, section: &str, keys: &[&str]) {
+        if let Some(Value::Table(table)) = self.table.get_mut(section) {
+            table.retain(|key, _| !keys.contains(&key));
+        }
     }
 
     /// Puts a TOML file on top.
@@ -446,9 +470,11 @@ impl Layers {
             .unwrap_or_else(|| Value::String(text.into()));
         let mut keys: Vec<&str> = path.split('.').map(str::trim).collect();
         let last = keys.pop().filter(|key| !key.is_empty()).ok_or_else(wrong)?;
-        // Naming text means not wanting the task that a preset brings.
+        // Naming text means not wanting the task that a preset brings, and the other way round.
         if path == "data.train" {
-            self.table.remove("data");
+            self.forget("data", &["generated"]);
+        } else if path.starts_with("data.generated") {
+            self.forget_text();
         }
         let mut table = &mut self.table;
         for key in keys {
@@ -461,10 +487,14 @@ impl Layers {
 
     /// The settings, checked.
     pub fn finish(self) -> Result<RunConfig, RunConfigError> {
-        let config: RunConfig = self.table.try_into().map_err(|error: toml::de::Error| {
+        let mut config: RunConfig = self.table.try_into().map_err(|error: toml::de::Error| {
             RunConfigError::Malformed { origin: "config".into(), reason: error.to_string() }
         })?;
         config.check()?;
+        // A run can then be resumed from anywhere.
+        for path in [&mut config.data.train, &mut config.data.validation].into_iter().flatten() {
+            *path = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+        }
         Ok(config)
     }
 }
@@ -529,7 +559,7 @@ mod tests {
             .and_then(Layers::finish)
             .unwrap();
         assert_eq!(config.residual, "nag".parse().unwrap());
-        assert_eq!(config.data.train, Some("somewhere".into()));
+        assert!(config.data.train.is_some_and(|path| path.ends_with("somewhere")));
         assert_eq!(config.data.generated, None);
     }
 

@@ -22,11 +22,15 @@ pub(crate) fn dump(
     };
     fs::create_dir_all(&failures).map_err(io(&failures))?;
     let directory = failures.join(format!("step-{:09}-{}", state.step, state.failures));
-    if directory.exists() {
+    let path = directory.join("failed-step.json");
+    if path.exists() {
         // The same step of the same state fails in the same way; the evidence is there already.
         return Ok(directory);
     }
-    state::save(state, optimizer, &directory)?;
+    // A kill may have come between the two.
+    if !directory.exists() {
+        state::save(state, optimizer, &directory)?;
+    }
     let rows: Vec<_> = batches
         .iter()
         .map(|batch| {
@@ -38,8 +42,9 @@ pub(crate) fn dump(
             })
         })
         .collect();
-    let path = directory.join("failed-step.json");
     let text = json!({ "problem": problem, "batches": rows }).to_string();
-    fs::write(&path, text).map_err(io(&path))?;
+    let beside = directory.join("failed-step.json.part");
+    fs::write(&beside, text).map_err(io(&beside))?;
+    fs::rename(&beside, &path).map_err(io(&path))?;
     Ok(directory)
 }

@@ -57,6 +57,8 @@ pub enum RunFolderError {
 }
 
 const CONFIG: &str = "config.toml";
+/// How the names of directories end that are not whole.
+pub(crate) const UNFINISHED: &str = "part";
 
 impl RunFolder {
     /// A new folder with these settings.
@@ -123,13 +125,36 @@ impl RunFolder {
         Ok(steps)
     }
 
-    /// Removes checkpoints that are neither among the last `keep` nor at `best`.
-    pub(crate) fn prune(&self, keep: usize, best: Option<u64>) -> Result<(), RunFolderError> {
+    /// Removes checkpoints that are neither among the last `keep` nor among `kept`.
+    pub(crate) fn prune(&self, keep: usize, kept: &[u64]) -> Result<(), RunFolderError> {
         let steps = self.checkpoints()?;
         let old = steps.len().saturating_sub(keep.max(1));
-        for &step in steps[..old].iter().filter(|&&step| Some(step) != best) {
-            let path = self.checkpoint(step);
-            fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+        steps[..old].iter().filter(|step| !kept.contains(step)).try_for_each(|&s| self.remove(s))
+    }
+
+    /// Removes the checkpoints after a step: they belong to a way that was given up.
+    pub(crate) fn remove_after(&self, step: u64) -> Result<(), RunFolderError> {
+        let steps = self.checkpoints()?;
+        steps.into_iter().filter(|&other| other > step).try_for_each(|step| self.remove(step))
+    }
+
+    /// Under another name first: a kill must not leave half a checkpoint under its own.
+    fn remove(&self, step: u64) -> Result<(), RunFolderError> {
+        let path = self.checkpoint(step);
+        let aside = path.with_extension(UNFINISHED);
+        fs::rename(&path, &aside).map_err(io_error("remove", &path))?;
+        fs::remove_dir_all(&aside).map_err(io_error("remove", &aside))
+    }
+
+    /// Removes what a killed process left half-written or half-removed.
+    pub(crate) fn clear_unfinished(&self) -> Result<(), RunFolderError> {
+        for directory in [self.path.join("checkpoints"), self.path.join("failures")] {
+            let Ok(entries) = fs::read_dir(&directory) else { continue };
+            for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+                if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+                    fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+                }
+            }
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! remembers), `state.json` (counters) and `manifest.json` (blake3 of both). It is written under
 //! another name, flushed and renamed, so a directory with the right name is whole.
 
+use super::folder::UNFINISHED;
 use crate::optim::Optimizer;
 use hadal_model::{TensorFile, TensorFileError};
 use safetensors::tensor::{Dtype, TensorView};
@@ -77,9 +78,7 @@ pub(crate) fn save(
     optimizer: &Optimizer,
     directory: &Path,
 ) -> Result<(), StateError> {
-    let mut staging = directory.as_os_str().to_owned();
-    staging.push(".part");
-    let staging = PathBuf::from(staging);
+    let staging = directory.with_extension(UNFINISHED);
     // A killed run may have left one.
     if staging.exists() {
         fs::remove_dir_all(&staging).map_err(io_error("remove", &staging))?;
@@ -149,10 +148,13 @@ fn hash(path: &Path) -> Result<String, StateError> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Restores a state into an optimiser of the same model.
-pub(crate) fn restore(directory: &Path, optimizer: &mut Optimizer) -> Result<State, StateError> {
-    let damaged =
-        |file: &str, reason: String| StateError::Damaged { path: directory.join(file), reason };
+fn damage(directory: &Path) -> impl Fn(&str, String) -> StateError {
+    |file, reason| StateError::Damaged { path: directory.join(file), reason }
+}
+
+/// Checks that a state is whole and reads its counters.
+pub(crate) fn read(directory: &Path) -> Result<State, StateError> {
+    let damaged = damage(directory);
     let manifest = directory.join(MANIFEST);
     let text = fs::read(&manifest).map_err(io_error("read", &manifest))?;
     let hashes: BTreeMap<String, String> =
@@ -165,9 +167,12 @@ pub(crate) fn restore(directory: &Path, optimizer: &mut Optimizer) -> Result<Sta
     }
     let counters = directory.join(COUNTERS);
     let text = fs::read(&counters).map_err(io_error("read", &counters))?;
-    let state: State =
-        serde_json::from_slice(&text).map_err(|error| damaged(COUNTERS, error.to_string()))?;
+    serde_json::from_slice(&text).map_err(|error| damaged(COUNTERS, error.to_string()))
+}
 
+/// Restores what [`read`] found whole into an optimiser of the same model.
+pub(crate) fn restore(directory: &Path, optimizer: &mut Optimizer) -> Result<(), StateError> {
+    let damaged = damage(directory);
     let file = TensorFile::open(&directory.join(TENSORS))?;
     for (name, slot) in optimizer.slots_mut() {
         for (prefix, values) in
@@ -183,5 +188,5 @@ pub(crate) fn restore(directory: &Path, optimizer: &mut Optimizer) -> Result<Sta
             *values = stored;
         }
     }
-    Ok(state)
+    Ok(())
 }

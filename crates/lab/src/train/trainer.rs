@@ -180,8 +180,10 @@ impl Trainer {
         let decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
         let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         optimizer.project(&config.residual);
-        let state = match folder.checkpoints()?.last() {
-            Some(&step) => state::restore(&folder.checkpoint(step), &mut optimizer)?,
+        folder.clear_unfinished()?;
+        let last = folder.checkpoints()?.last().map(|&step| folder.checkpoint(step));
+        let state = match &last {
+            Some(path) => state::read(path)?,
             None => first_state(&config, &feed),
         };
         let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
@@ -190,6 +192,10 @@ impl Trainer {
         }
         if state.data != feed.fingerprint() {
             return Err(changed("data or tokenizer", "restore it, or start a new run"));
+        }
+        // Only now: the tensors of another config or vocabulary would look damaged.
+        if let Some(path) = &last {
+            state::restore(path, &mut optimizer)?;
         }
         Self::assemble(config, feed, decoder, optimizer, state, folder)
     }
@@ -265,25 +271,27 @@ impl Trainer {
             let Some(report) = self.one_step(observer, stop)? else { continue };
             observer.stepped(&report);
             self.record_step(&report)?;
+            let mut better = false;
             if due(self.config.eval.every_steps, self.state.step) && self.state.step < steps {
                 self.evaluate(observer)?;
-                if self.state.best.is_some_and(|(_, best)| best == self.state.step) {
-                    self.checkpoint(observer)?;
-                }
+                better = self.state.best.is_some_and(|(_, best)| best == self.state.step);
             }
             if due(self.config.sample.every_steps, self.state.step) {
                 self.sample(observer)?;
             }
             let minutes = self.last_saved.elapsed().as_secs_f64() / 60.0;
             let every_minutes = self.config.checkpoint.every_minutes;
-            if due(self.config.checkpoint.every_steps, self.state.step)
+            // Behind everything else of this step: who resumes from here does none of it again.
+            if better
+                || due(self.config.checkpoint.every_steps, self.state.step)
                 || (every_minutes > 0.0 && minutes >= every_minutes)
             {
                 self.checkpoint(observer)?;
             }
         }
-        let evaluation = self.evaluate(observer)?;
+        // Before the last evaluation, which resuming repeats: it must not be in the logs twice.
         self.checkpoint(observer)?;
+        let evaluation = self.evaluate(observer)?;
         self.save_model()?;
         Ok(Finished::Done { evaluation, model: self.folder.model() })
     }
@@ -377,10 +385,12 @@ impl Trainer {
         // Both ways go on with the data behind the step that failed.
         let behind = self.state.skipped_sequences + (step + 1) * window;
         if what == OnFailure::Rollback {
-            match self.folder.checkpoints()?.last() {
-                Some(&last) => {
-                    let path = self.folder.checkpoint(last);
-                    self.state = state::restore(&path, &mut self.optimizer)?;
+            match self.anchor()? {
+                Some(anchor) => {
+                    let path = self.folder.checkpoint(anchor);
+                    self.state = state::read(&path)?;
+                    state::restore(&path, &mut self.optimizer)?;
+                    self.folder.remove_after(anchor)?;
                     self.refresh();
                 }
                 None => {
@@ -395,6 +405,14 @@ impl Trainer {
             self.state.step, self.config.failure.limit
         ));
         Ok(())
+    }
+
+    /// The checkpoint that a rollback goes to. Those that the clock or a signal made do not count, as
+    /// long as there are others: the way of a run must not depend on them.
+    fn anchor(&self) -> Result<Option<u64>, TrainError> {
+        let every = self.config.checkpoint.every_steps;
+        let steps = self.folder.checkpoints()?;
+        Ok(steps.into_iter().rev().find(|step| every == 0 || step.is_multiple_of(every)))
     }
 
     fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
@@ -422,7 +440,8 @@ impl Trainer {
             }
         }
         self.logged(|logs| logs.record(step, &line))?;
-        if self.state.best.is_none_or(|(best, _)| evaluation.loss < best) {
+        let better = self.state.best.is_none_or(|(best, _)| evaluation.loss < best);
+        if better && evaluation.loss.is_finite() {
             self.state.best = Some((evaluation.loss, step));
         }
         observer.evaluated(step, &evaluation);
@@ -467,7 +486,9 @@ impl Trainer {
             .lengths()
             .map_err(|reason| TrainError::Logs { path: path_of_logs, reason })?;
         state::save(&self.state, &self.optimizer, &path)?;
-        self.folder.prune(self.config.checkpoint.keep, self.state.best.map(|(_, step)| step))?;
+        let best = self.state.best.map(|(_, step)| step);
+        let kept: Vec<u64> = best.into_iter().chain(self.anchor()?).collect();
+        self.folder.prune(self.config.checkpoint.keep, &kept)?;
         self.last_saved = Instant::now();
         observer.saved(self.state.step, &path);
         Ok(())

@@ -5,6 +5,7 @@
 //! to ask for what it holds back at the end.
 
 use super::{Kind, TokenizerError, byte_of, decode_visible, visible_token};
+use std::borrow::Cow;
 use tokenizers::DecoderWrapper;
 
 /// Decodes ids that arrive one at a time.
@@ -51,12 +52,18 @@ impl<'t> TextStream<'t> {
         Ok((!text.is_empty()).then_some(text))
     }
 
-    /// Returns the text that was held back, with what stayed incomplete replaced by U+FFFD.
-    pub fn finish(self) -> String {
-        match self.source {
-            Source::Bytes(pending) => String::from_utf8_lossy(&pending).into_owned(),
-            Source::HuggingFace(window) => window.held,
+    /// The text that is held back, with what is incomplete replaced by U+FFFD: the end of the text,
+    /// if no more ids come.
+    pub fn held(&self) -> Cow<'_, str> {
+        match &self.source {
+            Source::Bytes(pending) => String::from_utf8_lossy(pending),
+            Source::HuggingFace(window) => Cow::Borrowed(&window.held),
         }
+    }
+
+    /// Ends the text.
+    pub fn finish(self) -> String {
+        self.held().into_owned()
     }
 }
 
