@@ -126,9 +126,8 @@ class Muon(torch.optim.Optimizer):
     def orthogonal(cls, u):
         x = u if u.shape[0] <= u.shape[1] else u.T
         x = x / (1.01 * x.norm() + 1e-7)
-        for i, (a, b, c) in enumerate(cls.POLAR_EXPRESS):
-            if i + 1 < len(cls.POLAR_EXPRESS):
-                a, b, c = a / 1.01, b / 1.01**3, c / 1.01**5
+        for a, b, c in cls.POLAR_EXPRESS:
+            a, b, c = a / 1.01, b / 1.01**3, c / 1.01**5
             gram = x @ x.T
             x = a * x + b * (gram @ x) + c * (gram @ (gram @ x))
         return x if u.shape[0] <= u.shape[1] else x.T

@@ -220,7 +220,7 @@ const FLAWS: &[Flaw] = &[
         |t| drop(t.insert("out".into(), Tensor::floats(&[2], &[1.0, 2.0]))),
         &["`out`", "has shape [2]"],
     ),
-    (|t| drop(t.insert("out".into(), Tensor::floats(&[0], &[]))), &["`out`", "0 elements"]),
+    (|t| drop(t.insert("out".into(), Tensor::floats(&[0], &[]))), &["`out`", "has shape [0]"]),
 ];
 
 fn ids(trace: &mut Tensors, name: &str, change: impl FnOnce(&mut [i32])) {

@@ -26,9 +26,8 @@ impl Default for AdamWConfig {
 }
 
 impl AdamWConfig {
-    /// One step; `step` counts from 0, `rate` multiplies the learning rate.
-    pub(super) fn step(&self, slot: &mut Slot, gradient: &[f32], step: u64, rate: f64, decay: f64) {
-        let lr = self.lr * rate;
+    /// One step at learning rate `lr`; `step` counts from 0.
+    pub(super) fn step(&self, slot: &mut Slot, gradient: &[f32], step: u64, lr: f64, decay: f64) {
         let [b1, b2] = self.betas;
         let t = (step + 1) as f64;
         let (correct1, correct2) = (1.0 - b1.powf(t), 1.0 - b2.powf(t));
