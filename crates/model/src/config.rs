@@ -95,10 +95,13 @@ fn refuse(
     Err(ConfigError::Field { field, value: value.to_string(), reason: reason.into() })
 }
 
+/// A field, how to read it, and the most it may hold.
+type Bound = (&'static str, fn(&ModelConfig) -> usize, usize);
+
 impl ModelConfig {
     /// Far beyond any model, close enough that counting never overflows and that a mistyped
     /// number is refused before memory is asked for.
-    const BOUNDS: [(&'static str, fn(&Self) -> usize, usize); 9] = [
+    const BOUNDS: [Bound; 9] = [
         ("vocab_size", |c| c.vocab_size, 1 << 24),
         ("d_model", |c| c.d_model, 1 << 20),
         ("n_layers", |c| c.n_layers, 4096),

@@ -125,7 +125,9 @@ impl Mixer for BirkhoffSite {
     }
 }
 
+// The constants are those of the spec, digit by digit.
 #[cfg(test)]
+#[allow(clippy::excessive_precision)]
 mod tests {
     use super::*;
     use crate::probe::{Place, Recorder, Signal, Silent};

@@ -23,7 +23,9 @@ fn log_sum_exp(x: Tensor<4>, dim: usize) -> Tensor<4> {
     (x - largest.clone()).exp().sum_dim(dim).log() + largest
 }
 
+// The constants are those of the spec, digit by digit.
 #[cfg(test)]
+#[allow(clippy::excessive_precision)]
 mod tests {
     use super::*;
     use crate::testing::{assert_near, normal, values};

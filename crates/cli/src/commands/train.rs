@@ -52,7 +52,7 @@ pub(crate) struct Train {
     /// Decides initial values, data order and samples
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// Folder of the run [default: runs/<preset>-<policy>-<seed>]
+    /// Folder of the run [default: runs/PRESET-POLICY-SEED]
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
     /// Go on with this run

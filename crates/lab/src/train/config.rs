@@ -387,7 +387,7 @@ impl RunConfig {
             let value = o.adamw.eps.to_string();
             return refuse("optimizer.adamw.eps", value, "it must be a small positive number");
         }
-        if !(o.nag_gate_slowdown > 0.0) {
+        if !(o.nag_gate_slowdown > 0.0 && o.nag_gate_slowdown.is_finite()) {
             let value = o.nag_gate_slowdown.to_string();
             return refuse("optimizer.nag_gate_slowdown", value, "it must be positive");
         }

@@ -10,7 +10,7 @@ use tokenizers::DecoderWrapper;
 
 /// Decodes ids that arrive one at a time.
 ///
-/// All pushed text followed by [`finish`](Self::finish) equals [`Tokenizer::decode`] of all ids.
+/// All pushed text followed by [`finish`](Self::finish) equals [`decode`](super::Tokenizer::decode) of all ids.
 #[derive(Debug)]
 pub struct TextStream<'t> {
     source: Source<'t>,

@@ -17,7 +17,7 @@ fn slow_masked_crc32c(bytes: &[u8]) -> u32 {
         }
     }
     let crc = crc ^ u32::MAX;
-    ((crc >> 15) | (crc << 17)).wrapping_add(0xa282_ead8)
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// The data of every record; panics where a checksum is wrong.
