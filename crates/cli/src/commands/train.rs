@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::output::{grouped, scaled};
 use clap::Args;
 use hadal_lab::train::{
-    Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, StepReport, TrainError, Trainer,
-    estimate, for_depth,
+    DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, StepReport,
+    TrainError, Trainer, estimate, for_depth,
 };
 use hadal_model::ModelCost;
 use hadal_residual::ResidualConfig;
@@ -108,6 +108,10 @@ impl Train {
         }
         for setting in &self.settings {
             layers = layers.with_setting(setting)?;
+        }
+        // Who writes a config says what to learn from; who turns a dial may leave it open.
+        if self.config.is_none() && !layers.has_data() {
+            layers = layers.with_toml(DEFAULT_DATA, "the default task")?;
         }
         layers.finish()
     }

@@ -485,6 +485,11 @@ impl Layers {
         Ok(self)
     }
 
+    /// Whether anything says what to learn from.
+    pub fn has_data(&self) -> bool {
+        self.table.contains_key("data")
+    }
+
     /// The settings, checked.
     pub fn finish(self) -> Result<RunConfig, RunConfigError> {
         let mut config: RunConfig = self.table.try_into().map_err(|error: toml::de::Error| {

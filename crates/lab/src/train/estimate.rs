@@ -29,20 +29,29 @@ pub struct Plan {
     pub time: Duration,
 }
 
-/// Share of the matrix peak that plain operations reach; measured on the `small` preset.
+/// Assumed share of the matrix peak; small models reach less, large ones more.
 const UTILISATION: f64 = 0.25;
 
 /// Estimates a run.
 pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
-    let feed = Feed::open(config)?;
-    let model = model_config(config, &feed)?;
+    let (model, seq_len) = match (config.model.vocab_size, config.train.seq_len) {
+        // Settings that say everything can be planned with before there is data.
+        (Some(vocabulary), Some(seq_len)) => {
+            let model = config.model.resolve(&config.residual, vocabulary, seq_len);
+            model.check_fresh()?;
+            (model, seq_len)
+        }
+        _ => {
+            let feed = Feed::open(config)?;
+            (model_config(config, &feed)?, feed.seq_len())
+        }
+    };
     let cost = ModelCost::of(&model)?;
-    let (steps, tokens_per_step) =
-        (config.steps(feed.seq_len()), config.tokens_per_step(feed.seq_len()));
+    let (steps, tokens_per_step) = (config.steps(seq_len), config.tokens_per_step(seq_len));
     let tokens = steps * tokens_per_step;
     let flops = 3.0 * cost.forward_flops_per_token as f64 * tokens as f64;
-    let in_pass = (config.train.batch * feed.seq_len()) as f64;
-    let weights = (model.n_layers * model.n_heads * feed.seq_len() * 4) as f64;
+    let in_pass = (config.train.batch * seq_len) as f64;
+    let weights = (model.n_layers * model.n_heads * seq_len * 4) as f64;
     let peak = matmul_flops_per_second();
     Ok(Plan {
         cost,

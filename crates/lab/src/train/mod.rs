@@ -23,7 +23,7 @@ pub use evaluate::{EvaluateError, Evaluation};
 pub use feed::{Batch, Feed, FeedError};
 pub use folder::{RunFolder, RunFolderError};
 pub use order::shuffled;
-pub use preset::{PRESETS, Preset, for_depth, preset};
+pub use preset::{DEFAULT_DATA, PRESETS, Preset, for_depth, preset};
 pub use signals::stop_on_signals;
 pub use state::{State, StateError};
 pub use trainer::{Finished, Observer, StepReport, TrainError, Trainer};

@@ -41,6 +41,9 @@ pub fn preset(name: &str) -> Result<Preset, RunConfigError> {
     })
 }
 
+/// What a preset or a dial learns from when nothing else is said: it needs no download.
+pub const DEFAULT_DATA: &str = "[data.generated]\ntask = \"khop\"\nk = 2\n";
+
 /// One dial: a model of this many blocks whose width, heads, rates and horizon follow.
 ///
 /// Width is 32 per block in steps of 64; heads are 32 wide below 256 and 64 from there on; rates
