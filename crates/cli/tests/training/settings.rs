@@ -106,9 +106,12 @@ fn presets_resolve_to_the_numbers_of_the_papers() {
 }
 
 #[test]
-fn a_preset_without_its_data_says_how_to_make_it() {
+fn a_preset_without_its_data_can_be_planned_and_says_how_to_make_it() {
     let directory = temporary();
     let mut command = hadal(&["train", "--preset", "s", "--dry-run"]);
+    let plan = finish(command.current_dir(directory.path())).succeeded();
+    assert!(plan.stdout.contains("123,621,993"), "{}", plan.stdout);
+    let mut command = hadal(&["train", "--preset", "s", "--out", "run"]);
     let ended = finish(command.current_dir(directory.path()));
     ended.refused(2, &["data/fineweb-10bt", "hadal data prepare"]);
 }
