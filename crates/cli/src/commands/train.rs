@@ -91,7 +91,7 @@ impl Train {
             (self.config.is_none() && self.depth.is_none()).then(|| PRESETS[0].name.to_owned())
         });
         let mut layers = match (&name, self.depth) {
-            (Some(name), _) => RunConfig::from_preset(name)?,
+            (Some(name), _) => Layers::from_preset(name)?,
             (None, Some(blocks)) => {
                 Layers::default().with_toml(&for_depth(blocks), &format!("--depth {blocks}"))?
             }

@@ -1,8 +1,9 @@
 //! What a run will take, before it starts.
 
 use super::config::RunConfig;
+use super::error::TrainError;
 use super::feed::Feed;
-use super::trainer::{TrainError, model_config};
+use super::trainer::model_config;
 use burn::tensor::{Device, Tensor};
 use hadal_model::ModelCost;
 use std::time::{Duration, Instant};

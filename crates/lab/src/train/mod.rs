@@ -1,13 +1,16 @@
 //! Training: a config and data in, a model out, and no work lost in between.
 
 mod config;
+mod error;
 pub mod estimate;
 mod evaluate;
 mod failure;
 mod feed;
 mod folder;
 mod gradient;
+mod layers;
 mod metrics;
+mod observer;
 mod order;
 mod preset;
 mod signals;
@@ -16,14 +19,17 @@ pub mod tensorboard;
 mod trainer;
 
 pub use config::{
-    CheckpointConfig, DataConfig, EvalConfig, FailureConfig, Layers, ModelSection, OnFailure,
-    RunConfig, RunConfigError, SampleConfig, TrainSection,
+    CheckpointConfig, DataConfig, EvalConfig, FailureConfig, ModelSection, OnFailure, RunConfig,
+    RunConfigError, SampleConfig, TrainSection,
 };
+pub use error::TrainError;
 pub use evaluate::{EvaluateError, Evaluation};
 pub use feed::{Batch, Feed, FeedError};
 pub use folder::{RunFolder, RunFolderError};
+pub use layers::Layers;
+pub use observer::{Finished, Observer, StepReport};
 pub use order::shuffled;
 pub use preset::{DEFAULT_DATA, PRESETS, Preset, for_depth, preset};
 pub use signals::stop_on_signals;
 pub use state::{State, StateError};
-pub use trainer::{Finished, Observer, StepReport, TrainError, Trainer};
+pub use trainer::Trainer;

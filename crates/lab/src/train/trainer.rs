@@ -1,144 +1,27 @@
 //! The training loop.
 
 use super::config::{OnFailure, RunConfig};
-use super::evaluate::{EvaluateError, Evaluation, evaluate};
+use super::error::TrainError;
+use super::evaluate::{Evaluation, evaluate};
 use super::failure;
 use super::feed::{Batch, Feed, FeedError};
-use super::folder::{RunFolder, RunFolderError};
+use super::folder::RunFolder;
 use super::gradient::{Gradients, accumulate, loss_and_gradient};
 use super::metrics::Logs;
-use super::state::{self, State, StateError};
+use super::observer::{Finished, Observer, StepReport, Unobserved};
+use super::state::{self, State};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm};
 use burn::module::Module;
 use hadal_model::{
-    CheckpointError, ConfigError, Decoder, Device, GenerateError, Limits, ModelConfig, PassError,
-    Sampler, Sampling, SamplingError, TokenizerError, generate, save,
+    CheckpointError, Decoder, Device, Limits, ModelConfig, Sampler, Sampling, generate, save,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// What happened in one step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepReport {
-    /// Steps done.
-    pub step: u64,
-    /// Steps of the whole run.
-    pub steps: u64,
-    /// Mean loss of the step's batches.
-    pub loss: f64,
-    /// Norm of the gradient before clipping.
-    pub gradient_norm: f64,
-    /// The schedule's factor on every rate.
-    pub rate: f64,
-    /// Tokens of the step.
-    pub tokens: u64,
-    /// Time it took.
-    pub time: Duration,
-}
-
-/// Who is told how it goes.
-pub trait Observer {
-    /// After every step.
-    fn stepped(&mut self, _report: &StepReport) {}
-    /// After every evaluation.
-    fn evaluated(&mut self, _step: u64, _evaluation: &Evaluation) {}
-    /// After every sample.
-    fn sampled(&mut self, _step: u64, _text: &str) {}
-    /// After every checkpoint.
-    fn saved(&mut self, _step: u64, _path: &Path) {}
-    /// When a step was left out or taken back.
-    fn recovered(&mut self, _message: &str) {}
-}
-
-/// Nobody.
-struct Unobserved;
-
-impl Observer for Unobserved {}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Finished {
-    /// All steps are done and the model is saved.
-    Done {
-        /// The last evaluation.
-        evaluation: Evaluation,
-        /// Where the model is.
-        model: PathBuf,
-    },
-    /// It was asked to stop; the state is saved.
-    Interrupted {
-        /// Steps done.
-        step: u64,
-    },
-}
-
-/// Why a run cannot start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// The model cannot be built.
-    #[error(transparent)]
-    Model(#[from] ConfigError),
-    /// There is no data.
-    #[error(transparent)]
-    Feed(#[from] FeedError),
-    /// The folder cannot be used.
-    #[error(transparent)]
-    Folder(#[from] RunFolderError),
-    /// The state cannot be saved or restored.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The model cannot be saved.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The model cannot be run.
-    #[error(transparent)]
-    Pass(#[from] PassError),
-    /// Progress cannot be measured.
-    #[error(transparent)]
-    Evaluate(#[from] EvaluateError),
-    /// No sample can be written.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// The sampling settings are impossible.
-    #[error(transparent)]
-    Sampling(#[from] SamplingError),
-    /// The tokenizer fails.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// A log cannot be written.
-    #[error("cannot write the logs in {}: {reason}; the last checkpoint is intact", path.display())]
-    Logs {
-        /// The folder.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
-    /// The run was started with something else.
-    #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
-    Changed {
-        /// The folder.
-        path: PathBuf,
-        /// What is different.
-        what: &'static str,
-        /// What to do.
-        remedy: &'static str,
-    },
-    /// The loss or the gradient is not finite.
-    #[error("step {step}: the {problem}; parameters are untouched, and {} repeats it; lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\"", dump.display())]
-    NotFinite {
-        /// Steps done before.
-        step: u64,
-        /// What happened.
-        problem: String,
-        /// Where the evidence is.
-        dump: PathBuf,
-    },
-}
+use std::time::Instant;
 
 /// A run in progress.
 pub struct Trainer {

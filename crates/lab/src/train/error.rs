@@ -1,0 +1,74 @@
+//! Why a run cannot start or go on.
+
+use super::evaluate::EvaluateError;
+use super::feed::FeedError;
+use super::folder::RunFolderError;
+use super::state::StateError;
+use hadal_model::{
+    CheckpointError, ConfigError, GenerateError, PassError, SamplingError, TokenizerError,
+};
+use std::io;
+use std::path::PathBuf;
+
+/// Why a run cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] ConfigError),
+    /// There is no data.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] RunFolderError),
+    /// The state cannot be saved or restored.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The model cannot be saved.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// Progress cannot be measured.
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    /// No sample can be written.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The sampling settings are impossible.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The tokenizer fails.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A log cannot be written.
+    #[error("cannot write the logs in {}: {reason}; the last checkpoint is intact", path.display())]
+    Logs {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// The run was started with something else.
+    #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
+    Changed {
+        /// The folder.
+        path: PathBuf,
+        /// What is different.
+        what: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The loss or the gradient is not finite.
+    #[error("step {step}: the {problem}; parameters are untouched, and {} repeats it; lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\"", dump.display())]
+    NotFinite {
+        /// Steps done before.
+        step: u64,
+        /// What happened.
+        problem: String,
+        /// Where the evidence is.
+        dump: PathBuf,
+    },
+}
