@@ -145,10 +145,9 @@ impl Decoder {
     pub(crate) fn declare(config: &ModelConfig, mut weights: Weights) -> Self {
         let table = [config.vocab_size, config.d_model];
         let (embed_init, head_init) = match &config.residual {
-            // The magnitude of an embedding is NAG's temperature and its mean has no meaning.
-            ResidualConfig::NormAgnostic(_) => {
-                (Init::CentredRows { std: BASE_STD }, Init::UnitRows)
-            }
+            // The magnitude of an embedding is where NAG's inverse temperature starts, so it must not
+            // be tiny: logits are bounded by it. Its mean has no meaning.
+            ResidualConfig::NormAgnostic(_) => (Init::CentredRows { std: 1.0 }, Init::UnitRows),
             _ => (Init::Normal { std: BASE_STD }, Init::Normal { std: BASE_STD }),
         };
         Self {

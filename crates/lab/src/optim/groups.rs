@@ -29,6 +29,8 @@ pub fn group_of(
     let matrix = shape.len() == 2;
     match name.split('.').next() {
         Some("layers") if matrix && hidden == HiddenRule::Muon => Group::Muon,
+        // NAG's temperature is no gate: it has far to go and cannot collapse.
+        Some("residual") if name == "residual.log_gain" => Group::Plain,
         Some("residual") if matches!(residual, ResidualConfig::NormAgnostic(_)) => Group::NagGate,
         Some("residual") if name.ends_with(".res") => Group::Plain,
         _ if matrix => Group::Decayed,
@@ -54,7 +56,7 @@ mod tests {
         assert_eq!(group("residual.3.pre_weight", &[32, 4], "mhc"), Group::Decayed);
         assert_eq!(group("residual.3.res", &[4, 4], "hc"), Group::Plain);
         assert_eq!(group("residual.3.directions", &[32, 8], "nag"), Group::NagGate);
-        assert_eq!(group("residual.log_gain", &[1], "nag"), Group::NagGate);
+        assert_eq!(group("residual.log_gain", &[1], "nag"), Group::Plain);
     }
 
     #[test]
