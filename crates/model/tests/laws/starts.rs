@@ -187,8 +187,9 @@ fn nag_starts_with_centred_tables_and_unit_outputs() {
         values.chunks(config.d_model)
     };
     for row in rows("embed.weight") {
-        assert!(mean(row).abs() < 1e-7);
-        assert!((0.005..0.04).contains(&mean_square(row).sqrt()));
+        assert!(mean(row).abs() < 1e-6);
+        // Logits are bounded by the size of the embedding, so it starts around one.
+        assert!((0.3..2.0).contains(&mean_square(row).sqrt()));
     }
     for row in rows("head.weight") {
         assert!(mean(row).abs() < 1e-6);
