@@ -91,6 +91,10 @@ impl Layers {
         } else if path.starts_with("data.generated") {
             self.forget_text();
         }
+        // The settings of one task mean nothing to another.
+        if path == "data.generated.task" {
+            self.forget("data", &["generated"]);
+        }
         let mut table = &mut self.table;
         for key in keys {
             let entry = table.entry(key).or_insert_with(|| Value::Table(Table::new()));
@@ -182,6 +186,17 @@ mod tests {
         assert_eq!(config.residual, "nag".parse().unwrap());
         assert!(config.data.train.is_some_and(|path| path.ends_with("somewhere")));
         assert_eq!(config.data.generated, None);
+    }
+
+    #[test]
+    fn another_task_starts_from_its_own_settings() {
+        let config = nano()
+            .with_setting("data.generated.task=mano")
+            .and_then(|layers| layers.with_setting("data.generated.modulus=11"))
+            .and_then(Layers::finish)
+            .unwrap();
+        let Some(task) = config.data.generated else { panic!("the task is gone") };
+        assert_eq!((task.name(), task.check()), ("mano", Ok(())));
     }
 
     #[test]
