@@ -27,7 +27,7 @@ macro_rules! presets {
 pub const PRESETS: [Preset; 6] = presets! {
     "nano": "a minute on two cores: mgr on a depth task",
     "micro": "a few minutes on two cores",
-    "small": "an hour on a few cores",
+    "small": "8 blocks of 256, for a few cores",
     "s": "the MGR paper's S: 0.12B parameters, 10.5B tokens",
     "m": "the MGR paper's M: 0.35B parameters, 10.5B tokens",
     "l": "the MGR paper's L: 0.77B parameters, 10.5B tokens",
