@@ -2,6 +2,7 @@
 
 mod commands;
 mod failure;
+mod model_file;
 mod output;
 
 use clap::Parser;

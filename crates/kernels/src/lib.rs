@@ -1,9 +1,31 @@
-//! The operations that all models spend their time in, one file each.
+//! The operations that all models spend their time in.
 //!
-//! So far they are plain tensor operations that any Burn backend runs. A fused form joins its plain
-//! twin in the same file, and the tests hold the two together: the fused form is never the only
-//! definition of what is computed.
+//! Each file holds one operation twice: fused, as a call of `hadal-cpu`'s kernels with their own backward
+//! pass, and plain, as tensor operations that any Burn backend runs and that define what is computed. The
+//! fused form is taken wherever tensors live on the Flex backend, unless [`plainly`] forbids it; tests
+//! hold the two together.
 
+mod attention;
+mod bridge;
+mod embed;
+mod junction;
+mod linear;
+mod loss;
+mod mlp;
+mod path;
 mod rms;
+mod seen;
+mod tensors;
 
-pub use rms::{inverse_rms, rms};
+pub use attention::{
+    AttentionShape, AttentionWeights, HeadGains, RopeTables, attention, continued_attention,
+};
+pub use embed::embed;
+pub use junction::Junctions;
+pub use linear::linear;
+pub use loss::{Targets, head_loss};
+pub use mlp::{MlpWeights, mlp};
+pub use path::{fused_calls, fuses, plainly};
+pub use rms::{inverse_rms, rms, rms_norm};
+pub use seen::{SeenRows, SeenTokens};
+pub use tensors::{take_gradient, with_values};

@@ -1,6 +1,9 @@
 //! Root-mean-square normalisation without a gain: `rms(v) = v / sqrt(mean(v^2) + eps)`.
 
+use crate::bridge::{Operation, Output, run};
+use crate::path::fuses;
 use burn::tensor::Tensor;
+use hadal_cpu::{Rows, norm};
 
 /// `1 / sqrt(mean(x^2) + eps)` over the last axis, which is kept with length one.
 ///
@@ -18,6 +21,39 @@ pub fn inverse_rms<const D: usize>(x: Tensor<D>, eps: f64) -> Tensor<D> {
 pub fn rms<const D: usize>(x: Tensor<D>, eps: f64) -> Tensor<D> {
     let inverse = inverse_rms(x.clone(), eps);
     x * inverse
+}
+
+/// `gain * x / sqrt(mean(x^2) + eps)` over the last axis.
+///
+/// # Shapes
+/// - `x` and output: `[..., width]`
+/// - `gain`: `[width]`
+pub fn rms_norm<const D: usize>(x: Tensor<D>, gain: Tensor<1>, eps: f64) -> Tensor<D> {
+    if fuses(&x.device()) {
+        let operation = RmsNorm { shape: x.dims().to_vec(), eps: eps as f32 };
+        return run(operation, vec![x.into(), gain.into()]);
+    }
+    rms(x, eps) * gain.unsqueeze()
+}
+
+#[derive(Debug)]
+struct RmsNorm {
+    shape: Vec<usize>,
+    eps: f32,
+}
+
+impl Operation for RmsNorm {
+    fn forward(&self, inputs: &[Rows], _: bool) -> Output {
+        let [x, gain] = [0, 1].map(|i| inputs[i].values());
+        let values = norm::forward(x, gain, self.eps);
+        Output { values, shape: self.shape.clone(), saved: Vec::new() }
+    }
+
+    fn backward(&self, d: Rows, inputs: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        let [x, gain] = [0, 1].map(|i| inputs[i].values());
+        let (x, gain) = norm::backward(d.values(), x, gain, self.eps);
+        vec![x, gain]
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! What is done with models: proving that they compute what the papers say, and training them.
+//! What is done with models: proving that they compute what the papers say, training them, and
+//! measuring how fast they are.
 
+pub mod bench;
 pub mod data;
 pub mod optim;
 mod parity;

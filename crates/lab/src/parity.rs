@@ -9,10 +9,10 @@
 //! computes there is the rounding of large terms that cancel, and no relative error means anything.
 //! So the scale of a gradient is at least [`GRADIENT_FLOOR`] times the largest gradient of the trace.
 
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use hadal_model::{
-    CheckpointError, Decoder, Pass, PassError, TensorFile, TensorFileError, Tokens, cross_entropy,
-    load,
+    CheckpointError, Decoder, Pass, PassError, TensorFile, TensorFileError, Tokens, load,
 };
 use hadal_residual::{Place, Recorder, Signal, Site};
 use serde::Serialize;
@@ -169,9 +169,13 @@ fn compute(
     backward: bool,
 ) -> Result<BTreeMap<String, Quantity>, ParityError> {
     let input = trace.tokens("input_ids")?;
+    let foreign = |error: PassError| trace.foreign(error);
+    // Twice: as a model is used, fused and unobserved, and as it is watched, which takes the plain way
+    // through depth. Both must agree with the trace.
+    let logits = decoder.logits(&input, Pass::default()).map_err(foreign)?;
     let mut probe = Recorder::of(&[Signal::Reading, Signal::Skipped]);
     let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
-    let logits = decoder.logits(&input, pass).map_err(|error| trace.foreign(error))?;
+    decoder.valid().logits(&input, pass).map_err(foreign)?;
 
     let mut ours = BTreeMap::from([("logits".to_owned(), quantity(&logits))]);
     let mut skipped = vec![0.0; 2 * decoder.config().n_layers];
@@ -194,13 +198,13 @@ fn compute(
         let targets = trace.tokens("target_ids")?;
         check_targets(&input, &targets, decoder.config().vocab_size)
             .map_err(|reason| trace.foreign(reason))?;
-        let loss = cross_entropy(logits, &targets);
+        let loss = decoder.loss(&input, &targets, &[], Pass::default()).map_err(foreign)?;
         ours.insert("loss".to_owned(), quantity(&loss));
         if backward {
-            let gradients = loss.backward();
+            let gradients = decoder.gradients(loss.backward());
             let shapes: BTreeMap<_, _> =
                 decoder.declared().iter().map(|d| (d.name.as_str(), &d.shape)).collect();
-            for (name, values) in decoder.gradients(&gradients) {
+            for (name, values) in gradients {
                 let shape = shapes.get(name.as_str()).map(|shape| shape.to_vec());
                 ours.insert(format!("grad.{name}"), (shape.unwrap_or_default(), values));
             }

@@ -8,6 +8,9 @@ use crate::mlp::DepthProjection;
 use crate::rope::Rope;
 use burn::module::Module;
 use burn::tensor::{Bool, Tensor, activation::softmax};
+use hadal_kernels::{
+    AttentionShape, AttentionWeights, HeadGains, SeenTokens, attention, continued_attention,
+};
 use hadal_residual::{Matrix, RmsNorm, Weights};
 
 /// Keys and values, ready to be attended to: normalised and rotated.
@@ -62,6 +65,39 @@ impl Attention {
             kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
         }
+    }
+
+    /// The whole sub-layer as one operation, for rows that begin at their first position.
+    ///
+    /// # Shapes
+    /// - `x` and output: `[B, T, d]`
+    pub(crate) fn fused(&self, x: Tensor<3>, rope: &Rope, recompute: bool) -> Tensor<3> {
+        attention(x, self.weights(), self.shape(), rope.tables(), recompute)
+    }
+
+    /// The same for rows that continue what was seen before, and are added to it.
+    pub(crate) fn continued(&self, x: Tensor<3>, rope: &Rope, seen: SeenTokens) -> Tensor<3> {
+        continued_attention(x, self.weights(), self.shape(), rope.tables(), seen)
+    }
+
+    fn weights(&self) -> AttentionWeights {
+        let norms = self.q_norm.as_ref().zip(self.k_norm.as_ref());
+        AttentionWeights {
+            q: self.q.weight(),
+            k: self.k.weight(),
+            v: self.v.weight(),
+            o: self.o.weight(),
+            norms: norms.map(|(query, key)| HeadGains {
+                query: query.gain(),
+                key: key.gain(),
+                eps: query.eps(),
+            }),
+        }
+    }
+
+    fn shape(&self) -> AttentionShape {
+        let Self { heads, kv_heads, head_dim, .. } = *self;
+        AttentionShape { heads, kv_heads, head_dim }
     }
 
     /// This layer's keys and values.

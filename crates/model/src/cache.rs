@@ -5,13 +5,30 @@
 
 use crate::attention::KeyValue;
 use crate::config::ModelConfig;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
+use hadal_kernels::{SeenRows, SeenTokens};
 
 /// A decoding state for one batch.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    layers: Vec<Option<KeyValue>>,
+    layers: Vec<Option<Seen>>,
     length: usize,
+}
+
+/// What a layer has seen: as tensors, or as a fused attention keeps it.
+#[derive(Clone, Debug)]
+enum Seen {
+    Tensors(KeyValue),
+    Rows(SeenRows),
+}
+
+impl Seen {
+    fn batch(&self) -> usize {
+        match self {
+            Self::Tensors(seen) => seen.key.dims()[0],
+            Self::Rows(seen) => seen.batch(),
+        }
+    }
 }
 
 impl Cache {
@@ -51,7 +68,7 @@ impl Cache {
             return None;
         }
         self.layers.iter().enumerate().find_map(|(layer, stored)| match stored {
-            Some(stored) if stored.key.dims()[0] != batch => {
+            Some(stored) if stored.batch() != batch => {
                 Some("it was filled with another number of rows")
             }
             Some(_) if !present(layer) => {
@@ -68,7 +85,12 @@ impl Cache {
     pub(crate) fn extend(&mut self, layer: usize, new: KeyValue) -> KeyValue {
         let time = new.key.dims()[2];
         let total = self.length + time;
-        let stored = match self.layers[layer].take() {
+        let old = match self.layers[layer].take() {
+            None => None,
+            Some(Seen::Tensors(old)) => Some(old),
+            Some(Seen::Rows(old)) => Some(tensors(&old, &new)),
+        };
+        let stored = match old {
             None => new,
             Some(old) => KeyValue {
                 key: append(old.key, new.key, self.length),
@@ -77,14 +99,50 @@ impl Cache {
         };
         let seen = |tensor: &Tensor<4>| tensor.clone().narrow(2, 0, total);
         let all = KeyValue { key: seen(&stored.key), value: seen(&stored.value) };
-        self.layers[layer] = Some(stored);
+        self.layers[layer] = Some(Seen::Tensors(stored));
         all
+    }
+
+    /// Lends what a layer has seen to a fused attention, which adds to it.
+    pub(crate) fn with_fused(
+        &mut self,
+        layer: usize,
+        attend: impl FnOnce(SeenTokens) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let seen = match self.layers[layer].take() {
+            None => SeenRows::default(),
+            Some(Seen::Rows(seen)) => seen,
+            Some(Seen::Tensors(seen)) => rows(&seen, self.length),
+        };
+        let seen = SeenTokens::new(seen);
+        let out = attend(seen.clone());
+        self.layers[layer] = Some(Seen::Rows(seen.take()));
+        out
     }
 
     /// Called by the pass when every layer has seen `time` more tokens.
     pub(crate) fn advance(&mut self, time: usize) {
         self.length += time;
     }
+}
+
+/// A pass without fused operations may follow one with them, and the other way round.
+fn tensors(seen: &SeenRows, like: &KeyValue) -> KeyValue {
+    let [batch, heads, _, width] = like.key.dims();
+    let tensor = |values: Vec<f32>| {
+        let time = values.len() / (batch * heads * width);
+        Tensor::from_data(TensorData::new(values, [batch, heads, time, width]), &like.key.device())
+    };
+    let (keys, values) = seen.to_vectors();
+    KeyValue { key: tensor(keys), value: tensor(values) }
+}
+
+fn rows(seen: &KeyValue, length: usize) -> SeenRows {
+    let [batch, heads, _, width] = seen.key.dims();
+    let values = |tensor: &Tensor<4>| -> Vec<f32> {
+        tensor.clone().narrow(2, 0, length).try_into_vec_as().unwrap_or_default()
+    };
+    SeenRows::from_vectors(&values(&seen.key), &values(&seen.value), [batch, heads, width])
 }
 
 /// Writes `new` behind the first `length` entries, doubling the room when it is used up.

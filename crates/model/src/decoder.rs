@@ -2,12 +2,14 @@
 
 use crate::cache::Cache;
 use crate::config::{ConfigError, ModelConfig};
-use crate::layers::{Block, Layers, linear};
+use crate::layers::{Block, Layers};
 use crate::rope::Rope;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use hadal_kernels::{Targets, embed, head_loss, linear, take_gradient, with_values};
 use hadal_residual::{
-    AnyResidual, BASE_STD, Declared, Init, Probe, ResidualConfig, Silent, Site, Stored, Weights,
+    AnyResidual, BASE_STD, Declared, Init, Memory, Probe, ResidualConfig, Silent, Site, Stored,
+    Weights,
 };
 use std::collections::HashMap;
 
@@ -22,6 +24,8 @@ pub struct Decoder {
     config: ModelConfig,
     #[module(skip)]
     declared: Vec<Declared>,
+    #[module(skip)]
+    memory: Memory,
 }
 
 /// Rows of tokens of equal length.
@@ -91,6 +95,14 @@ pub enum PassError {
         /// Size of the vocabulary.
         vocab_size: usize,
     },
+    /// There is not one target for each input.
+    #[error("{targets} targets cannot be compared with {inputs} inputs")]
+    Targets {
+        /// Number of targets.
+        targets: usize,
+        /// Number of inputs.
+        inputs: usize,
+    },
     /// The sequence does not fit.
     #[error("{length} tokens do not fit: max_seq_len is {max_seq_len}")]
     TooLong {
@@ -157,6 +169,7 @@ impl Decoder {
             residual: config.residual.init(&config.dimensions(), &mut weights),
             config: config.clone(),
             declared: weights.declared(),
+            memory: Memory::default(),
         }
     }
 
@@ -170,12 +183,53 @@ impl Decoder {
         &self.declared
     }
 
+    /// Sets what the backward pass may compute again instead of keeping it.
+    pub fn remember(&mut self, memory: Memory) {
+        self.memory = memory;
+    }
+
     /// The logits of every position, or of the last one.
     ///
     /// # Shapes
     /// - output: `[B, T, V]`, or `[B, 1, V]` with [`Pass::only_last`]
     pub fn logits(&self, tokens: &Tokens, pass: Pass) -> Result<Tensor<3>, PassError> {
-        let Pass { mut cache, absent, probe, only_last } = pass;
+        let only_last = pass.only_last;
+        let hidden = self.hidden(tokens, pass)?;
+        let hidden = if only_last { hidden.narrow(1, tokens.time() - 1, 1) } else { hidden };
+        Ok(linear(hidden, self.head()))
+    }
+
+    /// The mean cross-entropy of the scored positions, or of all of them if `scored` is empty. Logits are
+    /// computed a part at a time and not kept.
+    ///
+    /// # Shapes
+    /// - `targets`: as many tokens as there are inputs
+    /// - `scored`: one for each target, row by row
+    /// - output: `[1]`
+    pub fn loss(
+        &self,
+        tokens: &Tokens,
+        targets: &Tokens,
+        scored: &[bool],
+        pass: Pass,
+    ) -> Result<Tensor<1>, PassError> {
+        if targets.ids.len() != tokens.ids.len() {
+            return Err(PassError::Targets { targets: targets.ids.len(), inputs: tokens.ids.len() });
+        }
+        self.check_vocabulary(targets)?;
+        let hidden = self.hidden(tokens, pass)?;
+        let shares = shares(targets.ids.len(), scored).into();
+        let targets = Targets { ids: targets.ids.as_slice().into(), shares };
+        Ok(head_loss(hidden, self.head(), &targets))
+    }
+
+    fn head(&self) -> Tensor<2> {
+        self.head.as_ref().unwrap_or(&self.embed).val()
+    }
+
+    /// What the head multiplies. `[B, T, d]`
+    fn hidden(&self, tokens: &Tokens, pass: Pass) -> Result<Tensor<3>, PassError> {
+        let Pass { mut cache, absent, probe, .. } = pass;
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens, start, absent)?;
         let present = |block: usize| !absent.contains(&Site::new(2 * block));
@@ -184,36 +238,39 @@ impl Decoder {
         {
             return Err(PassError::ForeignCache { reason });
         }
-
-        let (batch, time) = (tokens.batch(), tokens.time());
-        let device = self.embed.val().device();
-        let flat = tokens.tensor(&device).reshape([batch * time]);
-        let embedding =
-            self.embed.val().select(0, flat).reshape([batch, time, self.config.d_model]);
+        let table = self.embed.val();
+        let device = table.device();
+        let embedding = embed(table, &tokens.ids, tokens.batch());
+        let time = tokens.time();
         let mut layers = Layers {
             blocks: &self.blocks,
             depth_kv: self.config.depth_kv,
             rope: Rope::new(start, time, self.config.head_dim, self.config.rope_theta, &device),
             cache: cache.as_deref_mut(),
             absent,
+            memory: self.memory,
             slots: Vec::new(),
         };
         let hidden = self.residual.traverse(embedding, &mut layers, probe.unwrap_or(&mut Silent));
         if let Some(cache) = cache {
             cache.advance(time);
         }
-        let hidden = if only_last { hidden.narrow(1, time - 1, 1) } else { hidden };
-        Ok(linear(hidden, self.head.as_ref().unwrap_or(&self.embed).val()))
+        Ok(hidden)
+    }
+
+    fn check_vocabulary(&self, tokens: &Tokens) -> Result<(), PassError> {
+        let vocab_size = self.config.vocab_size;
+        match tokens.ids.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(&id) => Err(PassError::UnknownToken { id, vocab_size }),
+            None => Ok(()),
+        }
     }
 
     fn check(&self, tokens: &Tokens, start: usize, absent: &[Site]) -> Result<(), PassError> {
-        let vocab_size = self.config.vocab_size;
         if tokens.ids.is_empty() {
             return Err(PassError::Empty);
         }
-        if let Some(&id) = tokens.ids.iter().find(|&&id| id as usize >= vocab_size) {
-            return Err(PassError::UnknownToken { id, vocab_size });
-        }
+        self.check_vocabulary(tokens)?;
         let (length, max_seq_len) = (start + tokens.time(), self.config.max_seq_len);
         if length > max_seq_len {
             return Err(PassError::TooLong { length, max_seq_len });
@@ -234,7 +291,7 @@ impl Decoder {
     }
 
     /// The same model with other values of its parameters; what `find` does not know stays.
-    pub fn with_parameters<'v>(self, find: impl Fn(&str) -> Option<&'v [f32]>) -> Self {
+    pub fn with_parameters(self, find: impl Fn(&str) -> Option<Vec<f32>>) -> Self {
         let declared = self.declared.clone();
         let names = declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
         self.map(&mut Replacer { names, find })
@@ -246,8 +303,8 @@ impl Decoder {
     }
 
     /// The gradient of every parameter that has one, by name.
-    pub fn gradients(&self, gradients: &Gradients) -> Vec<(String, Vec<f32>)> {
-        self.collect(|tensor| tensor.gradient(gradients))
+    pub fn gradients(&self, mut gradients: Gradients) -> Vec<(String, Vec<f32>)> {
+        self.collect(|tensor| tensor.gradient(&mut gradients))
     }
 
     fn collect(
@@ -261,10 +318,19 @@ impl Decoder {
     }
 }
 
+/// How much each position counts.
+fn shares(positions: usize, scored: &[bool]) -> Vec<f32> {
+    if scored.is_empty() {
+        return vec![1.0 / positions as f32; positions];
+    }
+    let count = scored.iter().filter(|&&scored| scored).count().max(1);
+    scored.iter().map(|&scored| if scored { 1.0 / count as f32 } else { 0.0 }).collect()
+}
+
 /// A parameter of any rank.
 trait AnyTensor {
     fn elements(&self) -> Vec<f32>;
-    fn gradient(&self, gradients: &Gradients) -> Option<Vec<f32>>;
+    fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>>;
 }
 
 impl<const D: usize> AnyTensor for Tensor<D> {
@@ -272,8 +338,8 @@ impl<const D: usize> AnyTensor for Tensor<D> {
         self.to_data_as::<f32>().try_into_vec().unwrap_or_default()
     }
 
-    fn gradient(&self, gradients: &Gradients) -> Option<Vec<f32>> {
-        self.grad(gradients).map(|gradient| gradient.elements())
+    fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>> {
+        take_gradient(self, gradients)
     }
 }
 
@@ -282,14 +348,11 @@ struct Replacer<'a, F> {
     find: F,
 }
 
-impl<'v, F: Fn(&str) -> Option<&'v [f32]>> ModuleMapper for Replacer<'_, F> {
+impl<F: Fn(&str) -> Option<Vec<f32>>> ModuleMapper for Replacer<'_, F> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.names.get(&param.id.val()).and_then(|name| (self.find)(name)) {
             None => param,
-            Some(values) => param.map(|old| {
-                let data = TensorData::new(values.to_vec(), old.dims());
-                Tensor::from_data(data, &old.device()).set_require_grad(old.is_require_grad())
-            }),
+            Some(values) => param.map(|old| with_values(&old, values)),
         }
     }
 }

@@ -7,7 +7,8 @@ use crate::mlp::Mlp;
 use crate::rope::Rope;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use hadal_residual::{Init, Site, SubLayer, SubLayers, Weights};
+use hadal_kernels::{fuses, linear};
+use hadal_residual::{Init, Memory, Site, SubLayer, SubLayers, Weights};
 
 /// `x W^T` with W stored as `[out, in]`, without a bias.
 #[derive(Module, Debug)]
@@ -26,13 +27,11 @@ impl Linear {
     pub(crate) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         linear(x, self.weight.val())
     }
-}
 
-/// `x W^T` with W as `[out, in]`.
-pub(crate) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
-    let [batch, time, inputs] = x.dims();
-    let [outputs, _] = weight.dims();
-    x.reshape([batch * time, inputs]).matmul(weight.transpose()).reshape([batch, time, outputs])
+    /// The matrix, for a fused operation that multiplies by itself.
+    pub(crate) fn weight(&self) -> Tensor<2> {
+        self.weight.val()
+    }
 }
 
 /// An attention and an MLP, without norms or skips: those belong to the policy.
@@ -58,6 +57,7 @@ pub(crate) struct Layers<'a> {
     pub(crate) rope: Rope,
     pub(crate) cache: Option<&'a mut Cache>,
     pub(crate) absent: &'a [Site],
+    pub(crate) memory: Memory,
     /// What earlier blocks left for the same tokens. It lives for one pass: no token ever sees
     /// another token's slots.
     pub(crate) slots: Vec<KeyValue>,
@@ -66,6 +66,16 @@ pub(crate) struct Layers<'a> {
 impl Layers<'_> {
     fn attention(&mut self, block: usize, x: Tensor<3>) -> Tensor<3> {
         let attention = &self.blocks[block].attention;
+        let device = x.device();
+        if self.depth_kv == DepthKv::None && fuses(&device) {
+            match &mut self.cache {
+                None => return attention.fused(x, &self.rope, self.memory.recompute),
+                Some(cache) if !device.is_autodiff() => {
+                    return cache.with_fused(block, |seen| attention.continued(x, &self.rope, seen));
+                }
+                Some(_) => {}
+            }
+        }
         let own = attention.key_value(x.clone(), &self.rope);
         let sequence = match &mut self.cache {
             None => own.clone(),
@@ -83,7 +93,7 @@ impl Layers<'_> {
         if let Some(projection) = mlp.depth() {
             self.slots.push(attention.depth_slot(projection, x.clone(), &self.rope));
         }
-        mlp.forward(x)
+        mlp.forward(x, self.memory.recompute)
     }
 }
 
@@ -94,6 +104,10 @@ impl SubLayers for Layers<'_> {
 
     fn absent(&self, site: Site) -> bool {
         self.absent.contains(&site)
+    }
+
+    fn memory(&self) -> Memory {
+        self.memory
     }
 
     fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3> {

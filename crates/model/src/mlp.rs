@@ -3,10 +3,8 @@
 use crate::config::{MlpKind, ModelConfig};
 use crate::layers::Linear;
 use burn::module::Module;
-use burn::tensor::{
-    Tensor,
-    activation::{relu, silu},
-};
+use burn::tensor::Tensor;
+use hadal_kernels::{MlpWeights, mlp};
 use hadal_residual::{Matrix, Weights};
 
 /// `down(relu(up x)^2)`, or with a gate `down(silu(gate x) * up x)`.
@@ -43,15 +41,17 @@ impl Mlp {
         }
     }
 
+    /// With `recompute`, hidden values are not kept for the backward pass.
+    ///
     /// # Shapes
     /// - `x` and output: `[B, T, d]`
-    pub(crate) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let up = self.up.forward(x.clone());
-        let hidden = match &self.gate {
-            None => relu(up).square(),
-            Some(gate) => silu(gate.forward(x)) * up,
+    pub(crate) fn forward(&self, x: Tensor<3>, recompute: bool) -> Tensor<3> {
+        let weights = MlpWeights {
+            up: self.up.weight(),
+            gate: self.gate.as_ref().map(Linear::weight),
+            down: self.down.weight(),
         };
-        self.down.forward(hidden)
+        mlp(x, weights, recompute)
     }
 
     /// What this MLP leaves for later attention, if anything.

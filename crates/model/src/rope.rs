@@ -2,6 +2,7 @@
 //! `position * theta^(-2j/h)`. Su et al., arXiv 2104.09864.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use hadal_kernels::RopeTables;
 
 /// The rotations of a run of positions, made once per pass and shared by all layers.
 #[derive(Clone, Debug)]
@@ -10,6 +11,7 @@ pub(crate) struct Rope {
     cos: Tensor<4>,
     /// `[1, 1, T, h/2]`
     sin: Tensor<4>,
+    tables: RopeTables,
 }
 
 impl Rope {
@@ -23,17 +25,24 @@ impl Rope {
     ) -> Self {
         let half = head_dim / 2;
         // Angles in f64: a late position times a fast frequency has no digits to lose.
-        let angles = (start..start + time).flat_map(|position| {
-            (0..half).map(move |j| position as f64 * theta.powf(-2.0 * j as f64 / head_dim as f64))
-        });
+        let frequencies: Vec<f64> =
+            (0..half).map(|j| theta.powf(-2.0 * j as f64 / head_dim as f64)).collect();
+        let angles = (start..start + time)
+            .flat_map(|position| frequencies.iter().map(move |f| position as f64 * f));
         let (sin, cos): (Vec<f32>, Vec<f32>) = angles
             .map(|angle| {
                 let (sin, cos) = angle.sin_cos();
                 (sin as f32, cos as f32)
             })
             .unzip();
+        let tables = RopeTables { cos: cos.clone().into(), sin: sin.clone().into() };
         let table = |values| Tensor::from_data(TensorData::new(values, [1, 1, time, half]), device);
-        Self { cos: table(cos), sin: table(sin) }
+        Self { cos: table(cos), sin: table(sin), tables }
+    }
+
+    /// The same rotations for fused operations.
+    pub(crate) fn tables(&self) -> &RopeTables {
+        &self.tables
     }
 
     /// Turns each head.

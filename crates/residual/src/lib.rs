@@ -11,6 +11,7 @@ mod birkhoff;
 mod config;
 pub mod deepnorm;
 pub mod denseformer;
+mod fused;
 pub mod hc;
 pub mod highway;
 pub mod lns;
@@ -35,6 +36,7 @@ mod testing;
 mod weights;
 
 pub use config::{AnyResidual, ResidualConfig, ShortFormError};
+pub use fused::{Fused, Memory, Passage};
 pub use norm::RmsNorm;
 pub use policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
 pub use probe::{Place, Probe, Recorder, Signal, Silent};

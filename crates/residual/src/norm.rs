@@ -4,7 +4,7 @@ use crate::site::{Dimensions, Site, SubLayer};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use hadal_kernels::rms;
+use hadal_kernels::rms_norm;
 
 /// `gain * v / sqrt(mean(v^2) + eps)`.
 #[derive(Module, Debug)]
@@ -24,7 +24,17 @@ impl RmsNorm {
     /// # Shapes
     /// - `x` and output: `[..., width]`
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        rms(x, self.eps) * self.gain.val().unsqueeze()
+        rms_norm(x, self.gain.val(), self.eps)
+    }
+
+    /// The gain, for a fused operation that normalises by itself.
+    pub fn gain(&self) -> Tensor<1> {
+        self.gain.val()
+    }
+
+    /// What is added to the mean square.
+    pub fn eps(&self) -> f64 {
+        self.eps
     }
 }
 

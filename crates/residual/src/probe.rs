@@ -26,6 +26,26 @@ pub enum Signal {
     Skipped,
 }
 
+impl Signal {
+    /// Every signal.
+    pub const ALL: [Self; 9] = [
+        Self::Reading,
+        Self::Write,
+        Self::Gates,
+        Self::PoolWeights,
+        Self::Mixing,
+        Self::Streams,
+        Self::Gain,
+        Self::LogNorm,
+        Self::Skipped,
+    ];
+}
+
+/// Whether a probe wants anything at all.
+pub(crate) fn watches(probe: &dyn Probe) -> bool {
+    Signal::ALL.iter().any(|&signal| probe.wants(signal))
+}
+
 /// Where a signal was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {

@@ -1,10 +1,12 @@
 //! The one idea everything rests on: a depth state flows past a row of sub-layers, and a policy
 //! decides how each sub-layer reads from it and how its output is written back.
 
-use crate::probe::{Place, Probe, Signal, show};
+use crate::fused::{Fused, Memory, Passage, passages};
+use crate::probe::{Place, Probe, Signal, show, watches};
 use crate::site::Site;
 use burn::module::Module;
 use burn::tensor::Tensor;
+use hadal_kernels::fuses;
 
 /// What a sub-layer is given, and what the policy wants back when it has run.
 pub struct Read<Ticket> {
@@ -66,8 +68,14 @@ pub trait Residual: Module {
     /// - output: `[B, T, d]`
     fn close(&self, state: Self::State, probe: &mut dyn Probe) -> Tensor<3>;
 
-    /// From the embedding to the head's input, past every sub-layer. This is the only loop over
-    /// depth in hadal.
+    /// The same policy as one fused operation for each passage, if it has such a form. `keep` says
+    /// whether there will be a backward pass.
+    fn fused(&self, _passages: &[Passage], _memory: &Memory, _keep: bool) -> Option<Fused> {
+        None
+    }
+
+    /// From the embedding to the head's input, past every sub-layer: through the fused form if there is
+    /// one and nobody watches, or else step by step, which defines what is computed.
     ///
     /// # Shapes
     /// - `embedding` and output: `[B, T, d]`
@@ -77,6 +85,15 @@ pub trait Residual: Module {
         layers: &mut dyn SubLayers,
         probe: &mut dyn Probe,
     ) -> Tensor<3> {
+        let device = embedding.device();
+        if fuses(&device) && !watches(probe) {
+            let sites = (0..layers.sites()).map(Site::new);
+            let present: Vec<Site> = sites.filter(|&site| !layers.absent(site)).collect();
+            let (passages, keep) = (passages(&present), device.is_autodiff());
+            if let Some(fused) = self.fused(&passages, &layers.memory(), keep) {
+                return fused.traverse(embedding, layers, &present);
+            }
+        }
         let mut state = self.open(embedding);
         for site in (0..layers.sites()).map(Site::new) {
             if layers.absent(site) {
@@ -99,6 +116,11 @@ pub trait SubLayers {
 
     /// Whether this one is left out of the traversal.
     fn absent(&self, site: Site) -> bool;
+
+    /// What the backward pass may compute again.
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
 
     /// Applies the sub-layer.
     ///

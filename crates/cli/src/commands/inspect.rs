@@ -1,13 +1,14 @@
 //! `hadal inspect`: what a model is and costs, before it is built.
 
 use crate::failure::Failure;
+use crate::model_file::read_model;
 use crate::output::{Table, grouped, print_json, scaled};
 use clap::Args;
-use hadal_model::{ModelConfig, ModelCost, read_config};
+use hadal_model::{ModelConfig, ModelCost};
 use hadal_residual::{InitialGate, ResidualConfig};
 use serde_json::json;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Show a model's parameters, FLOPs and memory, and what its policy adds over prenorm
@@ -31,7 +32,7 @@ pub(crate) struct Inspect {
 
 impl Inspect {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let mut config = read(&self.path)?;
+        let mut config = read_model(&self.path)?;
         // A checkpoint has its weights already, so it needs no initial values.
         let trained = self.residual.is_none() && self.path.join("model.safetensors").exists();
         if let Some(residual) = self.residual {
@@ -60,19 +61,6 @@ impl Inspect {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn read(path: &Path) -> Result<ModelConfig, Failure> {
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        let wrong = |error: String| Failure::usage(format!("{}: {error}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        return toml::from_str(&text).map_err(|error| {
-            // The library would print the whole line, however long.
-            let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
-            wrong(format!("line {line}: {}", error.message()))
-        });
-    }
-    read_config(path).map_err(Failure::usage)
 }
 
 /// A quantity that can be compared between policies.

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+mod bench;
 mod completions;
 mod data;
 mod generate;
@@ -21,6 +22,7 @@ pub(crate) enum Command {
     Parity(parity::Parity),
     Inspect(inspect::Inspect),
     Generate(generate::Generate),
+    Bench(bench::Bench),
     Completions(completions::Completions),
 }
 
@@ -34,6 +36,7 @@ impl Command {
             Self::Parity(command) => command.run(),
             Self::Inspect(command) => command.run(),
             Self::Generate(command) => command.run(),
+            Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
         }
     }

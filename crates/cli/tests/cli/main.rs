@@ -1,5 +1,6 @@
 //! The command line as its users meet it: every test starts the real binary.
 
+mod bench;
 mod formats;
 mod generate;
 mod hostile;
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 5] = ["policies", "parity", "inspect", "generate", "completions"];
+const COMMANDS: [&str; 6] = ["policies", "parity", "inspect", "generate", "bench", "completions"];
 
 #[test]
 fn completions_name_every_command() {

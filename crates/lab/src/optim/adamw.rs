@@ -3,6 +3,7 @@
 //! Loshchilov and Hutter, arXiv 1711.05101.
 
 use super::Slot;
+use hadal_cpu::update;
 use serde::{Deserialize, Serialize};
 
 /// Settings of AdamW.
@@ -32,14 +33,14 @@ impl AdamWConfig {
         let t = (step + 1) as f64;
         let (correct1, correct2) = (1.0 - b1.powf(t), 1.0 - b2.powf(t));
         let (size, root) = ((lr / correct1) as f32, (1.0 / correct2).sqrt() as f32);
-        let (keep, eps) = ((1.0 - lr * decay) as f32, self.eps as f32);
-        let (b1, b2) = (b1 as f32, b2 as f32);
-        let moments = slot.first.iter_mut().zip(&mut slot.second);
-        for ((value, (m, v)), &g) in slot.values.iter_mut().zip(moments).zip(gradient) {
-            *m = b1 * *m + (1.0 - b1) * g;
-            *v = b2 * *v + (1.0 - b2) * g * g;
-            *value = keep * *value - size * *m / (v.sqrt() * root + eps);
-        }
+        let rule = update::AdamW {
+            betas: [b1 as f32, b2 as f32],
+            size,
+            root,
+            keep: (1.0 - lr * decay) as f32,
+            eps: self.eps as f32,
+        };
+        rule.step(&mut slot.values, &mut slot.first, &mut slot.second, gradient);
     }
 }
 

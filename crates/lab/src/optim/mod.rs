@@ -13,10 +13,13 @@ pub use groups::{Group, group_of};
 pub use muon::{Coefficients, MuonConfig, MuonScale, orthogonalise};
 pub use schedule::{Schedule, ScheduleConfig};
 
+use hadal_cpu::update::{scale, square_sum};
 use hadal_model::Decoder;
 use hadal_residual::ResidualConfig;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 
 /// Which rule moves the hidden matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,6 +158,16 @@ impl Optimizer {
         }
     }
 
+    /// The model with the parameters as they are now.
+    pub fn refreshed(&self, decoder: &Decoder) -> Decoder {
+        // Copied by all threads: for a large model this is a matter of memory bandwidth.
+        let slots: Vec<_> = self.slots.iter().collect();
+        let copies: HashMap<_, _> =
+            slots.par_iter().map(|(name, slot)| (name.as_str(), slot.values.clone())).collect();
+        let copies = RefCell::new(copies);
+        decoder.clone().with_parameters(|name| copies.borrow_mut().remove(name))
+    }
+
     fn hidden_rate(&self) -> f64 {
         match self.config.hidden {
             HiddenRule::Muon => self.config.muon.lr,
@@ -165,14 +178,13 @@ impl Optimizer {
 
 /// The norm of the whole gradient, summed in f64.
 pub fn global_norm(gradients: &BTreeMap<String, Vec<f32>>) -> f64 {
-    let sum: f64 = gradients.values().flatten().map(|&g| f64::from(g) * f64::from(g)).sum();
-    sum.sqrt()
+    gradients.values().map(|gradient| square_sum(gradient)).sum::<f64>().sqrt()
 }
 
 /// Scales the whole gradient down to a norm of at most `clip`.
 pub fn clip_norm(gradients: &mut BTreeMap<String, Vec<f32>>, norm: f64, clip: f64) {
     if clip > 0.0 && norm > clip {
-        let scale = (clip / norm) as f32;
-        gradients.values_mut().flatten().for_each(|gradient| *gradient *= scale);
+        let factor = (clip / norm) as f32;
+        gradients.values_mut().for_each(|gradient| scale(gradient, factor));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::feed::Batch;
 use burn::tensor::Tensor;
-use hadal_model::{Decoder, Pass, PassError, masked_cross_entropy};
+use hadal_model::{Decoder, Pass, PassError};
 use std::collections::BTreeMap;
 
 /// Gradients by parameter name.
@@ -13,11 +13,19 @@ pub(crate) fn loss_and_gradient(
     decoder: &Decoder,
     batch: &Batch,
 ) -> Result<(f64, Gradients), PassError> {
-    let logits = decoder.logits(&batch.input, Pass::default())?;
-    let loss = masked_cross_entropy(logits, &batch.target, &batch.scored);
+    let loss = loss(decoder, batch)?;
     let value = scalar(&loss);
-    let gradients = decoder.gradients(&loss.backward());
-    Ok((value, gradients.into_iter().collect()))
+    Ok((value, gradients(decoder, loss)))
+}
+
+/// The loss of a batch.
+pub(crate) fn loss(decoder: &Decoder, batch: &Batch) -> Result<Tensor<1>, PassError> {
+    decoder.loss(&batch.input, &batch.target, &batch.scored, Pass::default())
+}
+
+/// The gradient of a loss.
+pub(crate) fn gradients(decoder: &Decoder, loss: Tensor<1>) -> Gradients {
+    decoder.gradients(loss.backward()).into_iter().collect()
 }
 
 /// The only element of a tensor.
@@ -28,6 +36,10 @@ pub(crate) fn scalar(tensor: &Tensor<1>) -> f64 {
 
 /// `sum += more / parts`, where `sum` may still be empty.
 pub(crate) fn accumulate(sum: &mut Gradients, more: Gradients, parts: usize) {
+    if parts == 1 {
+        *sum = more;
+        return;
+    }
     let share = 1.0 / parts as f32;
     for (name, values) in more {
         match sum.get_mut(&name) {

@@ -7,7 +7,7 @@ mod evaluate;
 mod failure;
 mod feed;
 mod folder;
-mod gradient;
+pub(crate) mod gradient;
 mod layers;
 mod metrics;
 mod observer;

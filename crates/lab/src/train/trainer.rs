@@ -244,9 +244,7 @@ impl Trainer {
 
     /// Gives the optimiser's parameters to the model.
     fn refresh(&mut self) {
-        let slots = self.optimizer.slots();
-        let find = |name: &str| slots.get(name).map(|slot| slot.values.as_slice());
-        self.decoder = self.decoder.clone().with_parameters(find);
+        self.decoder = self.optimizer.refreshed(&self.decoder);
     }
 
     /// Writes the evidence of a failed step and does what the settings say.

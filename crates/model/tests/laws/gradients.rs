@@ -22,7 +22,7 @@ fn targets() -> Tokens {
 fn gradients(decoder: &Decoder) -> Named {
     let logits = decoder.logits(&input(), Pass::default()).unwrap();
     let loss = cross_entropy(logits, &targets());
-    decoder.gradients(&loss.backward()).into_iter().collect()
+    decoder.gradients(loss.backward()).into_iter().collect()
 }
 
 fn length(values: &[f32]) -> f64 {

@@ -1,0 +1,321 @@
+//! `hadal bench`: how fast policies train and write here.
+
+use crate::failure::Failure;
+use crate::model_file::read_shape;
+use crate::output::{Table, grouped};
+use clap::Args;
+use hadal_lab::bench::protocol::{DecodeTimes, StepTimes};
+use hadal_lab::bench::{
+    Activity, BenchError, DECODED, DecodeReport, Job, Measured, Shape, TrainingReport, WARM_UP,
+    alternate, serve,
+};
+use hadal_residual::ResidualConfig;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, BufReader, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::str::FromStr;
+
+/// Measure how fast policies train or write, and what they take of this machine
+///
+/// Every policy runs in a process of its own, and they make their steps in turn, so that whatever else
+/// the machine does disturbs all of them alike. Weights and tokens are made up, the same for all of
+/// them; matrices and the rest are moved by AdamW. The first 3 steps do not count.
+#[derive(Args)]
+#[command(after_help = "\
+Columns: median and best time of a step; tokens per second at both; median time of its three parts;
+  most memory of the process (Linux alone says it); the best f32 matrix product of 1024 x 1024 in the
+  same process; the share of it that attention, MLPs and head use (MFU; what a policy adds does not
+  count as use); and the median over the rounds of the time by that of the first policy.
+
+Examples:
+  hadal bench
+  hadal bench --residual prenorm --residual mgr:streams=8 --residual attnres
+  hadal bench --model configs/micro.toml --batch 4 --seq 128 --json
+  hadal bench --decode --seq 512 --residual prenorm --residual mgr:streams=4")]
+pub(crate) struct Bench {
+    /// Settings of a run, a model's config (.json or .toml) or its directory [default: 8 blocks of
+    /// 256, 4 heads, 512 tokens]
+    #[arg(long, value_name = "CONFIG|DIR")]
+    model: Option<PathBuf>,
+    /// A policy, e.g. mgr:streams=8; may be given several times [default: the model's own]
+    #[arg(long, value_name = "POLICY")]
+    residual: Vec<Asked>,
+    /// Sequences of a step
+    #[arg(long, default_value = "8", value_parser = positive)]
+    batch: usize,
+    /// Tokens of a sequence, or of the longest prompt
+    #[arg(long, default_value = "256", value_parser = positive)]
+    seq: usize,
+    /// Steps of each policy that count
+    #[arg(long, default_value = "12", value_parser = positive)]
+    steps: usize,
+    /// Threads of each process
+    #[arg(long, default_value = "2", value_parser = threads)]
+    threads: usize,
+    /// Measure reading a prompt and writing behind it, at a quarter, a half and all of --seq
+    #[arg(long)]
+    decode: bool,
+    /// Print JSON, one line for each policy
+    #[arg(long)]
+    json: bool,
+    /// Make steps for another process (hadal_lab::bench::protocol)
+    #[arg(long, hide = true)]
+    worker: bool,
+}
+
+/// A policy and how it was written.
+#[derive(Clone, Debug)]
+struct Asked {
+    text: String,
+    residual: ResidualConfig,
+}
+
+impl FromStr for Asked {
+    type Err = <ResidualConfig as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self { text: text.into(), residual: text.parse()? })
+    }
+}
+
+/// Beyond any machine, and small enough that products of such numbers fit.
+const MOST: usize = 1 << 20;
+/// More would only ever be a mistyped number, and the system might well start them all.
+const MOST_THREADS: usize = 1024;
+
+fn positive(text: &str) -> Result<usize, String> {
+    at_most(MOST, text)
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    at_most(MOST_THREADS, text)
+}
+
+fn at_most(most: usize, text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ => Err(format!("it must be a whole number between 1 and {most}")),
+    }
+}
+
+impl Bench {
+    pub(crate) fn run(mut self) -> Result<ExitCode, Failure> {
+        let shape = match &self.model {
+            Some(path) => read_shape(path)?,
+            None => Shape::standard(),
+        };
+        if self.residual.is_empty() {
+            let residual = shape.residual().clone();
+            self.residual.push(Asked { text: residual.to_string(), residual });
+        }
+        let jobs: Vec<Job> =
+            self.residual.iter().map(|asked| self.job(&shape, asked)).collect::<Result<_, _>>()?;
+        if self.worker {
+            let [job] = jobs.as_slice() else {
+                return Err(Failure::usage("a worker has one policy; say --residual once"));
+            };
+            serve(job, BufReader::new(io::stdin()), io::stdout()).map_err(failed)?;
+        } else if self.decode {
+            self.report_decoding(&jobs)?;
+        } else {
+            self.report_training(&jobs)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn job(&self, shape: &Shape, asked: &Asked) -> Result<Job, Failure> {
+        let (activity, longest) = match self.decode {
+            false => (Activity::Training, self.seq),
+            true => (Activity::Decoding, self.seq + DECODED),
+        };
+        let model = shape.model(Some(&asked.residual), longest);
+        model.check_fresh().map_err(|error| match &self.model {
+            Some(path) => Failure::usage(format!("{}: {error}", path.display())),
+            None => Failure::usage(error),
+        })?;
+        Ok(Job { model, activity, batch: self.batch, seq: self.seq, threads: self.threads })
+    }
+
+    /// Has a process of its own for each policy make its steps.
+    fn measure<T: DeserializeOwned>(&self) -> Result<Vec<Measured<T>>, Failure> {
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::failed(format!("cannot find the program itself: {error}")))?;
+        let commands: Vec<_> = self
+            .residual
+            .iter()
+            .map(|asked| {
+                let mut command = Command::new(&program);
+                command.args(["bench", "--worker", "--residual", &asked.text]);
+                if let Some(path) = &self.model {
+                    command.arg("--model").arg(path);
+                }
+                for (flag, number) in
+                    [("--batch", self.batch), ("--seq", self.seq), ("--threads", self.threads)]
+                {
+                    command.arg(flag).arg(number.to_string());
+                }
+                command.args(self.decode.then_some("--decode"));
+                (asked.text.clone(), command)
+            })
+            .collect();
+        let bar = progress_bar(commands.len() * (WARM_UP + self.steps));
+        let measured = alternate(commands, self.steps, || bar.inc(1));
+        bar.finish_and_clear();
+        measured.map_err(failed)
+    }
+
+    fn report_training(&self, jobs: &[Job]) -> Result<(), Failure> {
+        let measured = self.measure::<StepTimes>()?;
+        let reports = self.residual.iter().zip(jobs).zip(&measured).map(|((asked, job), this)| {
+            TrainingReport::of(&asked.text, job, this, &measured[0]).map_err(Failure::usage)
+        });
+        let reports = reports.collect::<Result<Vec<_>, _>>()?;
+        if self.json {
+            return print_lines(&reports);
+        }
+        let mut table = Table::new(&[
+            "policy",
+            ">step ms",
+            ">best",
+            ">tokens/s",
+            ">best",
+            ">forward",
+            ">backward",
+            ">optimiser",
+            ">MB",
+            ">sgemm GFLOP/s",
+            ">MFU",
+            ">time",
+        ]);
+        for report in &reports {
+            table.row([
+                report.kind.clone(),
+                milliseconds(report.step_ms_median),
+                milliseconds(report.step_ms_best),
+                whole(report.tokens_per_second),
+                whole(report.best_tokens_per_second),
+                milliseconds(report.forward_ms),
+                milliseconds(report.backward_ms),
+                milliseconds(report.optimizer_ms),
+                megabytes(report.peak_rss_mb),
+                format!("{:.1}", report.gemm_gflops),
+                format!("{:.1} %", 100.0 * report.mfu),
+                format!("{:.3}x", report.ratio),
+            ]);
+        }
+        self.print(jobs, &table, &format!("{} sequences of {}", self.batch, self.seq))
+    }
+
+    fn report_decoding(&self, jobs: &[Job]) -> Result<(), Failure> {
+        let measured = self.measure::<DecodeTimes>()?;
+        let reports = self.residual.iter().zip(jobs).zip(&measured);
+        let reports: Vec<_> =
+            reports.map(|((asked, job), this)| DecodeReport::of(&asked.text, job, this)).collect();
+        if self.json {
+            return print_lines(&reports);
+        }
+        let lengths = reports.first().map_or(&[][..], |report| &report.contexts);
+        let behind: Vec<_> =
+            lengths.iter().map(|length| format!(">ms at {}", length.context)).collect();
+        let mut head = vec!["policy", ">prefill tokens/s", ">decode tokens/s"];
+        head.extend(behind.iter().map(String::as_str));
+        head.push(">MB");
+        let mut table = Table::new(&head);
+        for report in &reports {
+            let mut row = vec![
+                report.kind.clone(),
+                whole(report.prefill_tokens_per_second),
+                format!("{:.1}", report.decode_tokens_per_second),
+            ];
+            row.extend(report.contexts.iter().map(|context| milliseconds(context.ms)));
+            row.push(megabytes(report.peak_rss_mb));
+            table.row(row);
+        }
+        self.print(jobs, &table, &format!("a prompt of {}", self.seq))
+    }
+
+    fn print(&self, jobs: &[Job], table: &Table, data: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        if let Some(Job { model, .. }) = jobs.first() {
+            writeln!(
+                out,
+                "{} blocks of {}, {} tokens of vocabulary; {data}, {} threads, f32; {} rounds after {WARM_UP}",
+                model.n_layers,
+                model.d_model,
+                grouped(model.vocab_size as i128),
+                self.threads,
+                self.steps,
+            )?;
+        }
+        table.print(&mut out)?;
+        Ok(())
+    }
+}
+
+/// What cannot be built should have been refused before; the rest is a failure.
+fn failed(error: BenchError) -> Failure {
+    match error {
+        BenchError::Model(_) => Failure::usage(error),
+        _ => Failure::failed(error),
+    }
+}
+
+/// On stderr, for people who watch.
+fn progress_bar(steps: usize) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(steps as u64);
+    let style =
+        ProgressStyle::with_template("{bar:24} {pos}/{len} steps, {elapsed} elapsed, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn print_lines(reports: &[impl Serialize]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    for report in reports {
+        let line = serde_json::to_string(report).map_err(Failure::failed)?;
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+fn milliseconds(ms: f64) -> String {
+    if ms < 10.0 { format!("{ms:.3}") } else { format!("{ms:.1}") }
+}
+
+fn whole(number: f64) -> String {
+    grouped(number.round() as i128)
+}
+
+fn megabytes(mb: Option<f64>) -> String {
+    mb.map_or("?".into(), |mb| grouped(mb.round() as i128))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_whole_positive_and_within_reason() {
+        assert_eq!(positive("1"), Ok(1));
+        assert_eq!(positive("1048576"), Ok(MOST));
+        for text in ["0", "-1", "1.5", "many", "", "1048577", "99999999999999999999"] {
+            assert!(positive(text).unwrap_err().contains("between 1 and"), "{text}");
+        }
+        assert_eq!(threads("1024"), Ok(MOST_THREADS));
+        assert!(threads("1025").is_err());
+    }
+
+    #[test]
+    fn a_policy_keeps_the_form_in_which_it_was_written() {
+        let asked: Asked = "mgr:streams=8".parse().unwrap();
+        assert_eq!(asked.text, "mgr:streams=8");
+        assert_eq!(asked.residual.to_string(), "mgr:streams=8,gate=competitive");
+        assert!("mrg".parse::<Asked>().is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! `hadal bench`. Nothing here depends on how fast the machine is.
+
+use crate::support::{Run, command, command_of_little_memory, golden, run, run_with_stdin};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// The settings of a run with a tiny model.
+fn tiny() -> (TempDir, PathBuf) {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("tiny.toml");
+    let text = "[train]\nsteps = 1\nbatch = 1\n\n\
+                [model]\nd_model = 16\nn_layers = 3\nn_heads = 2\nvocab_size = 40\n";
+    fs::write(&path, text).unwrap();
+    (directory, path)
+}
+
+fn bench(options: &[&str]) -> Run {
+    let (_directory, path) = tiny();
+    run(command("bench")
+        .args(["--steps", "2", "--batch", "1", "--seq", "16", "--model"])
+        .arg(path)
+        .args(options))
+}
+
+fn lines(run: &Run) -> Vec<Value> {
+    run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn keys(report: &Value) -> Vec<&str> {
+    let mut keys: Vec<_> = report.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+fn assert_positive(report: &Value, names: &[&str]) {
+    for &name in names {
+        assert!(report[name].as_f64().is_some_and(|value| value > 0.0), "{name} of {report}");
+    }
+    let memory = &report["peak_rss_mb"];
+    assert!(memory.as_f64().map_or(!cfg!(target_os = "linux"), |mb| mb > 1.0), "{memory}");
+}
+
+const POLICIES: [&str; 4] = ["--residual", "prenorm", "--residual", "mgr:streams=2"];
+
+#[test]
+fn training_is_told_in_one_line_of_json_for_each_policy() {
+    let run = bench(&[&POLICIES[..], &["--json"]].concat()).succeeded();
+    assert_eq!(run.stderr, "");
+    let reports = lines(&run);
+    let kinds: Vec<_> = reports.iter().map(|report| report["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["prenorm", "mgr:streams=2"]);
+    let numbers = [
+        "backward_ms",
+        "batch",
+        "best_tokens_per_second",
+        "forward_ms",
+        "gemm_gflops",
+        "mfu",
+        "optimizer_ms",
+        "parameters",
+        "ratio",
+        "seq",
+        "step_ms_best",
+        "step_ms_median",
+        "steps",
+        "threads",
+        "tokens_per_second",
+    ];
+    for report in &reports {
+        let mut expected = [&numbers[..], &["kind", "peak_rss_mb"]].concat();
+        expected.sort_unstable();
+        assert_eq!(keys(report), expected);
+        assert_positive(report, &numbers);
+        let counts = ["batch", "seq", "steps", "threads"].map(|key| report[key].as_u64().unwrap());
+        assert_eq!(counts, [1, 16, 2, 2]);
+    }
+    assert_eq!(reports[0]["ratio"], 1.0);
+    let parameters = |report: &Value| report["parameters"].as_u64().unwrap();
+    assert!(parameters(&reports[1]) > parameters(&reports[0]));
+}
+
+#[test]
+fn decoding_is_told_at_every_context() {
+    let reports = lines(&bench(&[&POLICIES[..], &["--decode", "--json"]].concat()).succeeded());
+    assert_eq!(reports.len(), 2);
+    for report in &reports {
+        let numbers = ["decode_ms_median", "decode_tokens_per_second", "prefill_tokens_per_second"];
+        let mut expected = [&numbers[..], &["contexts", "kind", "peak_rss_mb"]].concat();
+        expected.sort_unstable();
+        assert_eq!(keys(report), expected);
+        assert_positive(report, &numbers);
+        let contexts = report["contexts"].as_array().unwrap();
+        let lengths: Vec<_> = contexts.iter().map(|c| c["context"].as_u64().unwrap()).collect();
+        assert_eq!(lengths, [4, 8, 16]);
+        assert!(contexts.iter().all(|context| context["ms"].as_f64().unwrap() > 0.0));
+    }
+}
+
+#[test]
+fn people_see_a_table() {
+    let text = bench(&POLICIES).succeeded().stdout;
+    for part in ["3 blocks of 16", "tokens/s", "MFU", "prenorm", "mgr:streams=2", "1.000x"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let text = bench(&["--decode"]).succeeded().stdout;
+    for part in ["prefill tokens/s", "ms at 16", "prenorm"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+#[test]
+fn a_checkpoint_brings_its_policy() {
+    let options = ["--steps", "1", "--batch", "1", "--seq", "8", "--json", "--model"];
+    let run = run(command("bench").args(options).arg(golden("mgr-competitive"))).succeeded();
+    assert_eq!(lines(&run)[0]["kind"], "mgr:streams=4,gate=competitive");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for flag in ["--batch", "--seq", "--steps", "--threads"] {
+        run(command("bench").args([flag, "0"])).refused(2, &[flag, "between 1 and"]);
+        run(command("bench").args([flag, "some"])).refused(2, &[flag, "between 1 and"]);
+    }
+    run(command("bench").args(["--residual", "mrg"])).refused(2, &["mrg", "prenorm", "mgr"]);
+    run(command("bench").args(["--residual", "mgr:streams=0"]))
+        .refused(2, &["at least one stream"]);
+    run(command("bench").args(["--fast"])).refused(2, &["--fast"]);
+    run(command("bench").args(["--model", "nowhere"])).refused(2, &["cannot read nowhere"]);
+    let (_directory, path) = tiny();
+    fs::write(&path, "[model]\nd_model = 16\nwidth = 3\n").unwrap();
+    run(command("bench").arg("--model").arg(&path)).refused(2, &["tiny.toml", "line", "width"]);
+}
+
+/// There is no room for the tokens of a step.
+#[test]
+#[cfg(unix)]
+fn a_worker_that_dies_is_one_failure() {
+    let (_directory, path) = tiny();
+    let numbers = ["--batch", "1048576", "--seq", "1048576", "--model"];
+    run(command_of_little_memory("bench").args(numbers).arg(path))
+        .refused(1, &["the worker of prenorm died", "signal", "memory allocation"]);
+}
+
+#[test]
+fn a_worker_answers_line_by_line() {
+    let (_directory, path) = tiny();
+    let mut worker = command("bench");
+    worker.args(["--worker", "--batch", "1", "--seq", "8", "--model"]).arg(path);
+    let said = lines(&run_with_stdin(&mut worker, b"step\nend\n").succeeded());
+    assert_eq!(said.len(), 3);
+    assert_positive(&said[2], &["gemm_gflops"]);
+    assert!(said[1]["step_ms"].as_f64().unwrap() > 0.0);
+}

@@ -1,0 +1,180 @@
+//! Attention of new tokens to those seen before, for generating text.
+//!
+//! Keys are kept normalised and rotated. A step reads every key and every value once.
+
+use super::{Shape, rotate, rotate_in_place};
+use crate::simd::{add_scaled, dot, exp};
+use rayon::prelude::*;
+
+/// Keys and values of one layer, for one sequence.
+#[derive(Clone, Debug, Default)]
+pub struct KeyValues {
+    heads: Vec<Head>,
+    length: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Head {
+    /// `[length, head_dim]`
+    keys: Vec<f32>,
+    /// `[length, head_dim]`
+    values: Vec<f32>,
+    scores: Vec<f32>,
+}
+
+/// Elements of keys that one step must read before a second thread is worth waking.
+const ALONE: usize = 1 << 15;
+
+impl KeyValues {
+    /// Tokens seen so far.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether nothing was seen yet.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Keys and values of each head, `[length, head_dim]`.
+    pub fn heads(&self) -> impl Iterator<Item = (&[f32], &[f32])> {
+        self.heads.iter().map(|head| (head.keys.as_slice(), head.values.as_slice()))
+    }
+
+    /// From keys and values `[heads, length, head_dim]` that are normalised and rotated already.
+    pub fn from_heads(keys: &[f32], values: &[f32], heads: usize, head_dim: usize) -> Self {
+        let each = keys.len() / heads.max(1);
+        let heads = (0..heads)
+            .map(|h| Head {
+                keys: keys[h * each..(h + 1) * each].to_vec(),
+                values: values[h * each..(h + 1) * each].to_vec(),
+                scores: Vec::new(),
+            })
+            .collect();
+        Self { heads, length: each / head_dim.max(1) }
+    }
+
+    /// Takes in the keys and values of joined rows; `shape` holds the rotations of their positions.
+    pub fn extend(&mut self, joined: &[f32], shape: &Shape) {
+        let dim = shape.head_dim;
+        self.heads.resize_with(shape.kv_heads, Head::default);
+        for (kv_head, head) in self.heads.iter_mut().enumerate() {
+            for (t, row) in joined.chunks_exact(shape.joined()).enumerate() {
+                let at = head.keys.len();
+                head.keys.resize(at + dim, 0.0);
+                let key = &row[shape.key_at(kv_head)..][..dim];
+                turn(&mut head.keys[at..], key, t, shape, shape.key_gain());
+                head.values.extend_from_slice(&row[shape.value_at(kv_head)..][..dim]);
+            }
+        }
+        self.length += joined.len() / shape.joined();
+    }
+
+    /// Adds one token and attends from it: `joined` is its row, `shape` holds the rotation of its position,
+    /// and `mixed` receives `[heads * head_dim]`.
+    pub fn step(&mut self, joined: &[f32], shape: &Shape, mixed: &mut [f32]) {
+        self.extend(joined, shape);
+        let dim = shape.head_dim;
+        let group = shape.group();
+        let work = |(kv_head, (head, mixed)): (usize, (&mut Head, &mut [f32]))| {
+            let mut query = [0.0; 256];
+            let mut wide;
+            let query = match dim {
+                0..=256 => &mut query[..dim],
+                _ => {
+                    wide = vec![0.0; dim];
+                    &mut wide[..]
+                }
+            };
+            for (g, mixed) in mixed.chunks_exact_mut(dim).enumerate() {
+                let from = &joined[shape.query_at(kv_head * group + g)..][..dim];
+                turn(query, from, 0, shape, shape.query_gain());
+                head.attend(query, mixed, shape.scale());
+            }
+        };
+        if self.length * shape.kv_heads * dim < ALONE {
+            let heads = self.heads.iter_mut().zip(mixed.chunks_exact_mut(group * dim));
+            heads.enumerate().for_each(work);
+        } else {
+            let heads = self.heads.par_iter_mut().zip(mixed.par_chunks_exact_mut(group * dim));
+            heads.enumerate().for_each(work);
+        }
+    }
+}
+
+impl Head {
+    fn attend(&mut self, query: &[f32], mixed: &mut [f32], scale: f32) {
+        let Self { keys, values, scores } = self;
+        scores.resize(keys.len() / query.len(), 0.0);
+        attend_one(query, keys, values, scores, mixed, scale);
+    }
+}
+
+simd! {
+    fn turn(
+        out: &mut [f32], from: &[f32], t: usize, shape: &Shape, gain: Option<(&[f32], f32)>,
+    ) {
+        match gain {
+            None => rotate(out, from, t, shape, 1.0),
+            Some((gain, eps)) => {
+                let inverse = super::inverse_rms(from, eps);
+                for ((out, x), gain) in out.iter_mut().zip(from).zip(gain) {
+                    *out = x * inverse * gain;
+                }
+                rotate_in_place(out, t, shape, 1.0);
+            }
+        }
+    }
+}
+
+simd! {
+    fn attend_one(
+        query: &[f32], keys: &[f32], values: &[f32], scores: &mut [f32], mixed: &mut [f32],
+        scale: f32,
+    ) {
+        let dim = query.len();
+        for (score, key) in scores.iter_mut().zip(keys.chunks_exact(dim)) {
+            *score = scale * dot(query, key);
+        }
+        let largest = super::max(scores, f32::NEG_INFINITY);
+        let mut sum = 0.0;
+        for score in scores.iter_mut() {
+            *score = exp(*score - largest);
+            sum += *score;
+        }
+        mixed.fill(0.0);
+        for (score, value) in scores.iter().zip(values.chunks_exact(dim)) {
+            add_scaled(mixed, *score / sum, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::attention::tests::case;
+    use crate::attention::{KeyValues, Shape, forward};
+    use crate::testing::assert_close;
+
+    #[test]
+    fn one_token_at_a_time_attends_like_all_at_once() {
+        for (time, heads, dim, norms, first) in
+            [(9, [2, 2], 4, false, 0), (9, [4, 2], 6, true, 4), (70, [2, 1], 4, false, 1)]
+        {
+            let case = case(1, time, heads, dim, norms);
+            let shape = case.shape();
+            let want = forward(&case.joined, &shape).mixed;
+            let (joined, width, half) = (shape.joined(), heads[0] * dim, dim / 2);
+            let mut seen = KeyValues::default();
+            assert!(seen.is_empty());
+            seen.extend(&case.joined[..first * joined], &shape);
+            for t in first..time {
+                let (cos, sin) = (&shape.cos[t * half..], &shape.sin[t * half..]);
+                let mut mixed = vec![f32::NAN; width];
+                let row = &case.joined[t * joined..][..joined];
+                seen.step(row, &Shape { cos, sin, ..shape }, &mut mixed);
+                assert_close(&mixed, &want[t * width..][..width], 1e-5);
+            }
+            assert_eq!(seen.len(), time);
+        }
+    }
+}

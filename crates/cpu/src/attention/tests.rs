@@ -1,0 +1,175 @@
+use super::*;
+use crate::testing::{assert_close, assert_gradient, noise};
+
+#[derive(Clone)]
+pub(super) struct Case {
+    time: usize,
+    heads: usize,
+    kv_heads: usize,
+    dim: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    pub(super) joined: Vec<f32>,
+    query_gain: Vec<f32>,
+    key_gain: Vec<f32>,
+}
+
+const EPS: f32 = 1e-6;
+
+pub(super) fn case(
+    sequences: usize,
+    time: usize,
+    heads: [usize; 2],
+    dim: usize,
+    norms: bool,
+) -> Case {
+    let [heads, kv_heads] = heads;
+    let angles: Vec<f32> = (0..time * dim / 2)
+        .map(|i| (i / (dim / 2)) as f32 * 0.3f32.powi((i % (dim / 2)) as i32))
+        .collect();
+    let gains = |name: &str| noise(name, if norms { dim } else { 0 });
+    Case {
+        time,
+        heads,
+        kv_heads,
+        dim,
+        cos: angles.iter().map(|a| a.cos()).collect(),
+        sin: angles.iter().map(|a| a.sin()).collect(),
+        joined: noise("joined", sequences * time * (heads + 2 * kv_heads) * dim),
+        query_gain: gains("query").iter().map(|g| 2.0 + g).collect(),
+        key_gain: gains("key").iter().map(|g| 2.0 + g).collect(),
+    }
+}
+
+impl Case {
+    pub(super) fn shape(&self) -> Shape<'_> {
+        let norms = (!self.query_gain.is_empty()).then_some(HeadNorms {
+            query: &self.query_gain,
+            key: &self.key_gain,
+            eps: EPS,
+        });
+        Shape {
+            time: self.time,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.dim,
+            cos: &self.cos,
+            sin: &self.sin,
+            norms,
+        }
+    }
+
+    /// A head of a token in f64, normalised with `gain` and rotated.
+    fn head(&self, token: usize, index: usize, gain: Option<&[f32]>) -> Vec<f64> {
+        let width = (self.heads + 2 * self.kv_heads) * self.dim;
+        let at = token * width + index * self.dim;
+        let mut x: Vec<f64> =
+            self.joined[at..at + self.dim].iter().map(|x| f64::from(*x)).collect();
+        let Some(gain) = gain else { return x };
+        if !gain.is_empty() {
+            let square = x.iter().map(|x| x * x).sum::<f64>() / self.dim as f64;
+            let inverse = 1.0 / (square + f64::from(EPS)).sqrt();
+            x.iter_mut().zip(gain).for_each(|(x, g)| *x *= inverse * f64::from(*g));
+        }
+        let (half, t) = (self.dim / 2, token % self.time);
+        let turn = |j: usize| {
+            let at = t * half + j % half;
+            (f64::from(self.cos[at]), f64::from(self.sin[at]))
+        };
+        (0..self.dim)
+            .map(|j| match turn(j) {
+                (cos, sin) if j < half => x[j] * cos - x[j + half] * sin,
+                (cos, sin) => x[j] * cos + x[j - half] * sin,
+            })
+            .collect()
+    }
+
+    fn reference(&self) -> Vec<f64> {
+        let tokens = self.joined.len() / ((self.heads + 2 * self.kv_heads) * self.dim);
+        let mut mixed = Vec::new();
+        for token in 0..tokens {
+            let start = token / self.time * self.time;
+            for head in 0..self.heads {
+                let kv = head / (self.heads / self.kv_heads);
+                let q = self.head(token, head, Some(&self.query_gain));
+                let scores: Vec<f64> = (start..=token)
+                    .map(|key| {
+                        let k = self.head(key, self.heads + kv, Some(&self.key_gain));
+                        let dot: f64 = q.iter().zip(k).map(|(q, k)| q * k).sum();
+                        (dot / (self.dim as f64).sqrt()).exp()
+                    })
+                    .collect();
+                let sum: f64 = scores.iter().sum();
+                for j in 0..self.dim {
+                    let value = |key| self.head(key, self.heads + self.kv_heads + kv, None)[j];
+                    let weighted =
+                        (start..=token).zip(&scores).map(|(key, s)| s / sum * value(key));
+                    mixed.push(weighted.sum());
+                }
+            }
+        }
+        mixed
+    }
+}
+
+#[test]
+fn every_form_computes_its_definition() {
+    for (sequences, time, heads, dim, norms) in [
+        (1, 1, [1, 1], 2, false),
+        (2, 5, [2, 2], 4, false),
+        (2, 70, [4, 2], 6, false),
+        (1, 70, [3, 1], 10, true),
+        (1, 300, [1, 1], 4, false),
+    ] {
+        let case = case(sequences, time, heads, dim, norms);
+        let want: Vec<f32> = case.reference().iter().map(|x| *x as f32).collect();
+        assert_close(&forward(&case.joined, &case.shape()).mixed, &want, 1e-5);
+    }
+}
+
+#[test]
+fn gradients_are_the_slopes_of_the_definition() {
+    for (time, heads, norms) in [(3, [2, 1], false), (4, [2, 2], true), (70, [1, 1], false)] {
+        let case = case(2, time, heads, 4, norms);
+        let output = forward(&case.joined, &case.shape());
+        let d = noise("d", output.mixed.len());
+        let gradient = backward(&d, &case.joined, &output, &case.shape());
+        let loss = |case: &Case| -> f64 {
+            case.reference().iter().zip(&d).map(|(x, d)| x * f64::from(*d)).sum()
+        };
+        assert_gradient(
+            "joined",
+            &gradient.joined,
+            &case,
+            |case: &mut Case| &mut case.joined,
+            loss,
+        );
+        if norms {
+            let got = &gradient.query_gain;
+            assert_gradient("query", got, &case, |case: &mut Case| &mut case.query_gain, loss);
+            let got = &gradient.key_gain;
+            assert_gradient("key", got, &case, |case: &mut Case| &mut case.key_gain, loss);
+        }
+    }
+}
+
+#[test]
+fn gradients_over_several_key_tiles_agree_with_those_of_a_plain_sum() {
+    // Three hundred tokens need two key tiles; only late queries see the second one.
+    let case = case(1, 300, [1, 1], 4, false);
+    let output = forward(&case.joined, &case.shape());
+    let d = noise("d", output.mixed.len());
+    let gradient = backward(&d, &case.joined, &output, &case.shape());
+    let loss = |case: &Case| -> f64 {
+        case.reference().iter().zip(&d).map(|(x, d)| x * f64::from(*d)).sum()
+    };
+    assert_gradient("joined", &gradient.joined, &case, |case: &mut Case| &mut case.joined, loss);
+}
+
+#[test]
+fn a_value_that_is_no_number_is_not_hidden() {
+    let mut case = case(1, 8, [1, 1], 4, false);
+    case.joined[0] = f32::NAN;
+    let mixed = forward(&case.joined, &case.shape()).mixed;
+    assert!(mixed[..4].iter().all(|x| x.is_nan()));
+}

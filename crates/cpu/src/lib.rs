@@ -1,0 +1,25 @@
+//! f32 kernels over slices: no tensors, no graph.
+//!
+//! Every kernel comes as a forward and a hand-written backward. They are plain loops that the compiler
+//! vectorises, compiled once for any CPU and once for AVX2 with FMA, and chosen at run time. Work is
+//! split by token tiles of fixed size, and partial sums are added in the order of the tiles, so results
+//! do not depend on the number of threads.
+
+#[macro_use]
+mod simd;
+pub mod attention;
+mod gemm;
+pub mod linear;
+pub mod loss;
+pub mod mlp;
+pub mod norm;
+mod rows;
+pub mod streams;
+pub mod update;
+pub mod vector;
+
+#[cfg(test)]
+mod testing;
+
+pub use rows::{Rows, Values};
+pub use simd::{is_portable, use_portable};

@@ -1,0 +1,117 @@
+//! RMSNorm with a gain: `y = g x / sqrt(mean(x^2) + eps)`.
+
+use crate::rows::filled;
+use crate::simd::dot;
+use rayon::prelude::*;
+
+/// Rows of one task.
+const TILE: usize = 64;
+
+/// Normalises each row of `gain.len()` elements.
+pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
+    let tile = TILE * gain.len();
+    filled(x.len(), |y| {
+        y.par_chunks_mut(tile).zip(x.par_chunks(tile)).for_each(|(y, x)| rows(y, x, gain, eps));
+    })
+}
+
+simd! {
+    fn rows(y: &mut [f32], x: &[f32], gain: &[f32], eps: f32) {
+        let width = gain.len();
+        for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
+            let inverse = 1.0 / (dot(x, x) / width as f32 + eps).sqrt();
+            for ((y, x), gain) in y.iter_mut().zip(x).zip(gain) {
+                *y = x * inverse * gain;
+            }
+        }
+    }
+}
+
+/// Gradients of `x` and of the gain; `dy` is the gradient of what [`forward`] returned.
+pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>) {
+    let width = gain.len();
+    let tile = TILE * width;
+    let mut parts = Vec::new();
+    let dx = filled(x.len(), |dx| {
+        let inputs = dy.par_chunks(tile).zip(x.par_chunks(tile));
+        parts = dx
+            .par_chunks_mut(tile)
+            .zip(inputs)
+            .map(|(dx, (dy, x))| {
+                let mut d_gain = vec![0.0; width];
+                rows_backward(dx, &mut d_gain, dy, x, gain, eps);
+                d_gain
+            })
+            .collect();
+    });
+    let mut d_gain = vec![0.0; width];
+    for part in &parts {
+        crate::simd::add_scaled(&mut d_gain, 1.0, part);
+    }
+    (dx, d_gain)
+}
+
+simd! {
+    fn rows_backward(
+        dx: &mut [f32], d_gain: &mut [f32], dy: &[f32], x: &[f32], gain: &[f32], eps: f32,
+    ) {
+        let width = gain.len();
+        let d_gain = &mut d_gain[..width];
+        let inputs = dy.chunks_exact(width).zip(x.chunks_exact(width));
+        for (dx, (dy, x)) in dx.chunks_exact_mut(width).zip(inputs) {
+            let inverse = 1.0 / (dot(x, x) / width as f32 + eps).sqrt();
+            for j in 0..width {
+                d_gain[j] += dy[j] * x[j] * inverse;
+                dx[j] = dy[j] * gain[j];
+            }
+            let along = dot(dx, x) * inverse * inverse * inverse / width as f32;
+            for (dx, x) in dx.iter_mut().zip(x) {
+                *dx = *dx * inverse - x * along;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, assert_gradient, noise};
+
+    #[derive(Clone)]
+    struct Case {
+        x: Vec<f32>,
+        gain: Vec<f32>,
+    }
+
+    const EPS: f32 = 1e-3;
+
+    impl Case {
+        fn reference(&self) -> Vec<f64> {
+            let row = |x: &[f32]| -> Vec<f64> {
+                let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / x.len() as f64;
+                let inverse = 1.0 / (square + f64::from(EPS)).sqrt();
+                x.iter()
+                    .zip(&self.gain)
+                    .map(|(x, g)| f64::from(*x) * inverse * f64::from(*g))
+                    .collect()
+            };
+            self.x.chunks(self.gain.len()).flat_map(row).collect()
+        }
+    }
+
+    #[test]
+    fn rows_and_gradients_are_those_of_the_definition() {
+        for (rows, width) in [(3, 5), (130, 37)] {
+            let case = Case { x: noise("x", rows * width), gain: noise("gain", width) };
+            let want: Vec<f32> = case.reference().iter().map(|y| *y as f32).collect();
+            assert_close(&forward(&case.x, &case.gain, EPS), &want, 1e-5);
+            let dy = noise("dy", want.len());
+            let (dx, d_gain) = backward(&dy, &case.x, &case.gain, EPS);
+            let loss = |case: &Case| -> f64 {
+                case.reference().iter().zip(&dy).map(|(y, d)| y * f64::from(*d)).sum()
+            };
+            assert_gradient("x", &dx, &case, |case: &mut Case| &mut case.x, loss);
+            assert_gradient("gain", &d_gain, &case, |case: &mut Case| &mut case.gain, loss);
+        }
+    }
+}

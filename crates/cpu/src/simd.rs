@@ -1,0 +1,170 @@
+//! Choosing a kernel's form at run time, and the inner loops that all kernels share.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const UNKNOWN: u8 = 0;
+const PORTABLE: u8 = 1;
+const AVX2: u8 = 2;
+
+static FORM: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Whether kernels run in the form that any CPU understands. It is so where AVX2 or FMA are missing,
+/// and where the environment sets `HADAL_PORTABLE`.
+pub fn is_portable() -> bool {
+    match FORM.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            use_portable(std::env::var_os("HADAL_PORTABLE").is_some());
+            is_portable()
+        }
+        form => form == PORTABLE,
+    }
+}
+
+/// Asks for the portable form, or for the best one again.
+pub fn use_portable(portable: bool) {
+    let form = if portable || !has_avx2() { PORTABLE } else { AVX2 };
+    FORM.store(form, Ordering::Relaxed);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    false
+}
+
+/// Compiles a function twice, for any CPU and for AVX2 with FMA, and calls the right one.
+macro_rules! simd {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments)]
+            fn portable($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                #[allow(clippy::too_many_arguments)]
+                fn avx2($($arg: $ty),*) $(-> $ret)? {
+                    portable($($arg),*)
+                }
+                if !$crate::simd::is_portable() {
+                    // SAFETY: `is_portable` is false only where AVX2 and FMA were detected.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            portable($($arg),*)
+        }
+    };
+}
+
+/// Partial sums that a dot product keeps: four AVX2 registers.
+const LANES: usize = 32;
+
+/// `sum_j a_j b_j`.
+#[inline(always)]
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0f32; LANES];
+    let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a_chunks.zip(b_chunks) {
+        for j in 0..LANES {
+            sums[j] += a[j] * b[j];
+        }
+    }
+    total(sums) + rest
+}
+
+/// `sum_j a_j a_j` and `sum_j a_j b_j` in one pass.
+#[inline(always)]
+pub(crate) fn square_and_dot(a: &[f32], b: &[f32]) -> (f32, f32) {
+    const HALF: usize = LANES / 2;
+    let (mut squares, mut products) = ([0f32; HALF], [0f32; HALF]);
+    let (a_chunks, b_chunks) = (a.chunks_exact(HALF), b.chunks_exact(HALF));
+    let (mut square, mut product) = (0.0, 0.0);
+    for (a, b) in a_chunks.remainder().iter().zip(b_chunks.remainder()) {
+        square += a * a;
+        product += a * b;
+    }
+    for (a, b) in a_chunks.zip(b_chunks) {
+        for j in 0..HALF {
+            squares[j] += a[j] * a[j];
+            products[j] += a[j] * b[j];
+        }
+    }
+    (total(squares) + square, total(products) + product)
+}
+
+/// The sum of partial sums, by halves.
+#[inline(always)]
+pub(crate) fn total<const N: usize>(mut sums: [f32; N]) -> f32 {
+    let mut count = N;
+    while count > 1 {
+        count /= 2;
+        for j in 0..count {
+            sums[j] += sums[j + count];
+        }
+    }
+    sums[0]
+}
+
+/// `y_j += a x_j`.
+#[inline(always)]
+pub(crate) fn add_scaled(y: &mut [f32], a: f32, x: &[f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y += a * x;
+    }
+}
+
+/// `exp(x)` for `x <= 88`, with a relative error below 3e-7; zero below -87. Free of branches, so that
+/// loops over it are vectorised.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    const LN_2_HIGH: f32 = 0.693_359_375;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    /// Adding and taking away this rounds to the nearest integer.
+    const ROUND: f32 = 12_582_912.0;
+    let floor = if x < -87.0 { 0.0 } else { 1.0 };
+    let x = x.clamp(-87.0, 88.0);
+    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let f = (x - n * LN_2_HIGH) - n * LN_2_LOW;
+    let p = 1.0
+        + f * (1.0
+            + f * (0.5
+                + f * (0.166_666_67
+                    + f * (0.041_666_67 + f * (0.008_333_334 + f * 0.001_388_889)))));
+    f32::from_bits((((n as i32) + 127) << 23) as u32) * p * floor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_has_seven_digits() {
+        for i in -86_000..88_000 {
+            let x = i as f32 / 1000.0;
+            let (got, want) = (f64::from(exp(x)), f64::from(x).exp());
+            assert!((got / want - 1.0).abs() < 3e-7, "exp({x}) is {got}, not {want}");
+        }
+        assert_eq!(exp(-200.0), 0.0);
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn sums_take_in_every_element() {
+        for length in [0, 1, 15, 16, 31, 32, 33, 100] {
+            let a: Vec<f32> = (0..length).map(|i| i as f32 + 1.0).collect();
+            let squares: f32 = a.iter().map(|a| a * a).sum();
+            let ones = vec![1.0; length];
+            assert_eq!(dot(&a, &a), squares);
+            assert_eq!(square_and_dot(&a, &ones), (squares, a.iter().sum()));
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Attention Residuals: every sub-layer reads a softmax pool over all earlier outputs.
+//!
+//! A junction takes in a write, which becomes a source of its own (full) or is added to the newest
+//! source (block), and pools all sources `v_i` for the next reader, token by token:
+//!
+//! ```text
+//! r_i = 1 / sqrt(mean(v_i^2) + eps)        once per source
+//! logit_i = r_i q . v_i,   w = softmax(logit),   h = sum_i w_i v_i
+//! answer = gain * h / sqrt(mean(h^2) + eps)
+//! ```
+//!
+//! With `g` the gradient of `h`, going back through a reader gives
+//!
+//! ```text
+//! slope_i = r_i w_i (g . v_i - sum_j w_j g . v_j),   dq = sum over tokens and i of slope_i v_i
+//! dv_i = sum over the readers of v_i of ( w_i g + slope_i q - slope_i logit_i r_i / width v_i )
+//! ```
+//!
+//! The last sum is taken when the junction that made `v_i` is gone back through: the readers leave
+//! their `g`, which are read once more for every source, as the sources were by the readers. Running
+//! gradients of all sources would be read *and written* by every reader. `h` is not kept: the sources
+//! have to be read anyway for `dq`, and adding them up again from the cache costs less than a buffer.
+//!
+//! # Parameters
+//! `[q (width), where the junction has a query][gain (width)]`. `q` is what multiplies the normalised
+//! sources, so a gain of the keys is already in it; `gain` is that of the norm of the reader.
+//!
+//! # Kept for the backward pass
+//! Every source as it was read: the writes themselves (full, no copies) or each partial sum (block),
+//! with one `r` a token; and logit and weight for each token, reader and source. Going back, each
+//! reader's `g` takes the place of a source.
+
+mod tile;
+
+#[cfg(test)]
+mod tests;
+
+use self::tile::{CollectTile, PullTile, ReadTile, collect, pull, read};
+use super::tiles::{each_tile, sum_of_partials, tile_count};
+use super::{Gradient, Stream, TILE};
+use crate::rows::{Rows, filled};
+use std::sync::Arc;
+
+/// What is special about one junction of [`AttnRes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttnResJunction {
+    /// Whether the write is added to the newest source instead of becoming a source of its own: the
+    /// write before it belongs to the same block. Where sub-layers are absent, compare the blocks of
+    /// the present ones.
+    pub joins: bool,
+    /// Whether the parameters begin with a query. A reader without one takes the mean, which for a
+    /// single source is the source.
+    pub query: bool,
+}
+
+impl AttnResJunction {
+    /// How many parameters the junction has.
+    pub fn params(&self, width: usize) -> usize {
+        width * (1 + usize::from(self.query))
+    }
+}
+
+/// The depth state of Attention Residuals, full and block.
+#[derive(Debug)]
+pub struct AttnRes {
+    width: usize,
+    eps: f32,
+    junctions: Vec<AttnResJunction>,
+    keep: bool,
+    /// Junctions gone through and not gone back through.
+    passed: usize,
+    /// What the reader of the last of these sees.
+    sources: Vec<Source>,
+    /// Sources that later writes were added to, as they were before.
+    outgrown: Vec<Source>,
+    /// Of the junctions gone through and not gone back through.
+    readings: Vec<Reading>,
+    /// Of the junctions gone back through, the last one first.
+    pulls: Vec<Pull>,
+    /// Gradient of the newest source so far, where the junction gone back through last joined it.
+    carried: Option<Vec<f32>>,
+}
+
+/// Something to pool.
+#[derive(Debug)]
+struct Source {
+    /// `[tokens, width]`
+    rows: Rows,
+    /// `[tokens]`
+    inverse_rms: Vec<f32>,
+}
+
+/// How a reader weighed its sources, each `[tokens, sources]`.
+#[derive(Debug)]
+struct Reading {
+    logits: Vec<f32>,
+    weights: Vec<f32>,
+}
+
+/// What a reader wants of its sources, to be collected by each of them.
+#[derive(Debug)]
+struct Pull {
+    reading: Reading,
+    /// Gradients of the logits times the inverse RMS of the sources, `[tokens, sources]`.
+    slopes: Vec<f32>,
+    /// Gradient of the pooled rows, `[tokens, width]`.
+    gradient: Vec<f32>,
+    /// Empty for a mean.
+    query: Vec<f32>,
+    /// How many it pooled.
+    sources: usize,
+}
+
+impl AttnRes {
+    /// A stream that goes through `junctions`, the first of which takes in the embedding.
+    ///
+    /// # Panics
+    /// If the embedding is said to join a source.
+    pub fn new(width: usize, eps: f32, junctions: Vec<AttnResJunction>, keep: bool) -> Self {
+        assert!(!junctions.first().is_some_and(|first| first.joins), "nothing to join at first");
+        Self {
+            width,
+            eps,
+            junctions,
+            keep,
+            passed: 0,
+            sources: Vec::new(),
+            outgrown: Vec::new(),
+            readings: Vec::new(),
+            pulls: Vec::new(),
+            carried: None,
+        }
+    }
+
+    /// The query and the gain among the parameters of a junction.
+    fn split<'a>(&self, junction: usize, params: &'a [f32]) -> (&'a [f32], &'a [f32]) {
+        assert_eq!(
+            params.len(),
+            self.junctions[junction].params(self.width),
+            "junction {junction}"
+        );
+        params.split_at(params.len() - self.width)
+    }
+}
+
+impl Stream for AttnRes {
+    fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
+        let (width, eps) = (self.width, if m("eps") && !self.keep { 0.3 } else { self.eps });
+        let (query, gain) = self.split(self.passed, params);
+        let joined = if self.junctions[self.passed].joins { self.sources.pop() } else { None };
+        let written = write.values();
+        let tokens = written.len() / width;
+        let sources = self.sources.len() + 1;
+
+        let mut sum = joined.as_ref().map(|_| filled(written.len(), |_| ()));
+        let mut inverse_rms = filled(tokens, |_| ());
+        let mut logits = filled(tokens * sources, |_| ());
+        let mut weights = filled(tokens * sources, |_| ());
+        let mut answer = filled(written.len(), |_| ());
+
+        let older = self.sources.iter().map(Source::view).collect::<Vec<_>>();
+        let joined_rows = joined.as_ref().map(|source| source.rows.values());
+        let mut sums = sum.as_mut().map(|sum| sum.chunks_mut(TILE * width));
+        let tiles = answer
+            .chunks_mut(TILE * width)
+            .zip(inverse_rms.chunks_mut(TILE))
+            .zip(logits.chunks_mut(TILE * sources))
+            .zip(weights.chunks_mut(TILE * sources))
+            .enumerate()
+            .map(|(i, (((answer, inverse_rms), logits), weights))| ReadTile {
+                first: i * TILE,
+                older: &older,
+                written,
+                join: joined_rows.zip(sums.as_mut().and_then(Iterator::next)),
+                inverse_rms,
+                query,
+                gain,
+                eps,
+                logits,
+                weights,
+                answer,
+            })
+            .collect();
+        each_tile(tiles, read);
+
+        if self.keep || m("keep") {
+            self.outgrown.extend(joined);
+            self.readings.push(Reading { logits, weights });
+        }
+        let write: Rows = if m("copy") { Arc::new(write.values().to_vec()) } else { write };
+        let rows = sum.map_or(write, |sum| Arc::new(sum));
+        self.sources.push(Source { rows, inverse_rms });
+        self.passed += 1;
+        answer
+    }
+
+    fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient {
+        self.passed -= 1;
+        let (query, gain) = self.split(self.passed, params);
+        let reading = self.readings.pop().expect("what the backward pass needs was kept");
+
+        let (pull, params) = self.pull(d_input, reading, query, gain);
+        self.pulls.push(pull);
+
+        let write = self.collect();
+        if !m("leak") { self.sources.pop(); } else { let x = self.sources.pop(); std::mem::forget(x); }
+        if self.junctions[self.passed].joins {
+            self.sources.extend(self.outgrown.pop());
+        }
+        Gradient { write, params }
+    }
+}
+
+impl AttnRes {
+    /// Goes back through the reader: to what it pooled and to its parameters.
+    fn pull(
+        &self,
+        d_input: &[f32],
+        reading: Reading,
+        query: &[f32],
+        gain: &[f32],
+    ) -> (Pull, Vec<f32>) {
+        let width = self.width;
+        let til = if m("threads") { TILE * rayon::current_num_threads() } else { TILE };
+        let (count, params) = (self.sources.len(), query.len() + width);
+        let mut gradient = filled(d_input.len(), |_| ());
+        let mut slopes = filled(reading.weights.len(), |_| ());
+        let mut partials = vec![0.0; params * tile_count(d_input.len() / width)];
+
+        let sources = self.sources.iter().map(Source::view).collect::<Vec<_>>();
+        let tiles = gradient
+            .chunks_mut(til * width)
+            .zip(d_input.chunks(til * width))
+            .zip(slopes.chunks_mut(til * count))
+            .zip(reading.weights.chunks(til * count))
+            .zip(partials.chunks_mut(params))
+            .enumerate()
+            .map(|(i, ((((gradient, d_input), slopes), weights), partial))| {
+                let (d_query, d_gain) = partial.split_at_mut(query.len());
+                PullTile {
+                    first: i * til,
+                    sources: &sources,
+                    gain,
+                    eps: self.eps,
+                    weights,
+                    d_input,
+                    gradient,
+                    slopes,
+                    d_query,
+                    d_gain,
+                }
+            })
+            .collect();
+        each_tile(tiles, pull);
+        (
+            Pull { reading, slopes, gradient, query: query.to_vec(), sources: count },
+            sum_of_partials(&partials, params),
+        )
+    }
+
+    /// The gradient of the newest source, which is that of every write added to it.
+    fn collect(&mut self) -> Vec<f32> {
+        let width = self.width;
+        let position = self.sources.len() - 1;
+        let source = self.sources[position].view();
+        let carried = self.carried.take();
+        let is_carried = carried.is_some();
+        // A source that was added to later was read in its present state by the last reader only.
+        let readers = if is_carried && !m("readers") { self.pulls.len() - 1.. } else { 0.. };
+        let pulls = &self.pulls[readers];
+        let mut gradient = carried.unwrap_or_else(|| filled(source.rows.len(), |_| ()));
+        let shared = self.junctions[self.passed].joins;
+        let mut copy = shared.then(|| filled(source.rows.len(), |_| ()));
+
+        let mut copies = copy.as_mut().map(|copy| copy.chunks_mut(TILE * width));
+        let tiles = gradient
+            .chunks_mut(TILE * width)
+            .enumerate()
+            .map(|(i, gradient)| CollectTile {
+                first: i * TILE,
+                source,
+                position,
+                pulls,
+                is_carried,
+                gradient,
+                copy: copies.as_mut().and_then(Iterator::next),
+            })
+            .collect();
+        each_tile(tiles, |tile| collect(tile, width));
+
+        match copy {
+            None => gradient,
+            Some(copy) => {
+                self.carried = Some(gradient);
+                copy
+            }
+        }
+    }
+}
+
+impl Pull {
+    /// Where in its tables a token's source stands.
+    #[inline(always)]
+    fn index(&self, token: usize, source: usize) -> usize {
+        token * self.sources + source
+    }
+}
+
+impl Source {
+    fn view(&self) -> View<'_> {
+        View { rows: self.rows.values(), inverse_rms: &self.inverse_rms }
+    }
+}
+
+/// A [`Source`] that tasks can share.
+#[derive(Clone, Copy, Debug)]
+struct View<'a> {
+    rows: &'a [f32],
+    inverse_rms: &'a [f32],
+}
+
+pub(crate) fn m(x: &str) -> bool { std::env::var("MUT").is_ok_and(|v| v == x) }

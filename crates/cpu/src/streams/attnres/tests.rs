@@ -1,0 +1,184 @@
+use super::*;
+use crate::streams::reference::{Case, rms};
+
+/// Large, so that little cancels where the width is one.
+const EPS: f32 = 0.1;
+
+/// The embedding and then writes of which those marked join the source before them.
+fn junctions(joins: &[bool]) -> Vec<AttnResJunction> {
+    let first = AttnResJunction { joins: false, query: false };
+    let write = |&joins| AttnResJunction { joins, query: true };
+    std::iter::once(first).chain(joins.iter().map(write)).collect()
+}
+
+fn full() -> Vec<AttnResJunction> {
+    junctions(&[false; 5])
+}
+
+/// Blocks of three, two and one.
+fn blocks() -> Vec<AttnResJunction> {
+    junctions(&[false, true, true, false, true, false])
+}
+
+/// Everything but the embedding in one block, which ends with the last write.
+fn one_block() -> Vec<AttnResJunction> {
+    junctions(&[false, true, true])
+}
+
+/// Queries where only the embedding is there, and readers of several sources without one.
+fn odd_queries() -> Vec<AttnResJunction> {
+    let mut junctions = junctions(&[false, false, true, false, true]);
+    for (junction, query) in [(0, true), (2, false), (5, false)] {
+        junctions[junction].query = query;
+    }
+    junctions
+}
+
+fn all() -> [Vec<AttnResJunction>; 4] {
+    [full(), blocks(), one_block(), odd_queries()]
+}
+
+fn case(tokens: usize, width: usize, junctions: &[AttnResJunction]) -> Case {
+    let params: Vec<_> = junctions.iter().map(|junction| junction.params(width)).collect();
+    Case::random(tokens, width, &params)
+}
+
+/// The sources after the writes so far, each the sum of its block.
+fn sources(junctions: &[AttnResJunction], writes: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let mut blocks: Vec<Vec<&Vec<f64>>> = Vec::new();
+    for (junction, write) in junctions.iter().zip(writes) {
+        if !junction.joins {
+            blocks.push(Vec::new());
+        }
+        blocks.last_mut().unwrap().push(write);
+    }
+    let sum = |block: Vec<&Vec<f64>>| {
+        (0..block[0].len()).map(|j| block.iter().map(|write| write[j]).sum()).collect()
+    };
+    blocks.into_iter().map(sum).collect()
+}
+
+fn pool(sources: &[Vec<f64>], query: &[f64], eps: f64) -> Vec<f64> {
+    let ones = vec![1.0; query.len()];
+    let score = |source: &Vec<f64>| -> f64 {
+        rms(source, &ones, eps).iter().zip(query).map(|(key, q)| key * q).sum()
+    };
+    let shares: Vec<f64> = sources.iter().map(|source| score(source).exp()).collect();
+    let total: f64 = shares.iter().sum();
+    (0..query.len())
+        .map(|j| sources.iter().zip(&shares).map(|(source, share)| source[j] * share / total).sum())
+        .collect()
+}
+
+fn reference(
+    junctions: &[AttnResJunction],
+    writes: &[Vec<f64>],
+    params: &[Vec<f64>],
+) -> Vec<Vec<f64>> {
+    let eps = f64::from(EPS);
+    let answer = |k: usize| {
+        let width = writes[k].len();
+        let (query, gain) = params[k].split_at(params[k].len() - width);
+        let query = if junctions[k].query { query.to_vec() } else { vec![0.0; width] };
+        rms(&pool(&sources(junctions, &writes[..=k]), &query, eps), gain, eps)
+    };
+    (0..writes.len()).map(answer).collect()
+}
+
+#[test]
+fn answers_and_gradients_are_those_of_the_reference() {
+    for junctions in all() {
+        for (tokens, width) in [(1, 1), (3, 5), (70, 37), (33, 64)] {
+            let stream = AttnRes::new(width, EPS, junctions.clone(), true);
+            let reference = |writes: &[Vec<f64>], params: &[Vec<f64>]| {
+                super::tests::reference(&junctions, writes, params)
+            };
+            case(tokens, width, &junctions).check(stream, &reference);
+        }
+    }
+}
+
+#[test]
+fn the_worked_case_gives_its_numbers() {
+    let mut stream = AttnRes::new(2, 1e-6, junctions(&[false, false]), false);
+    let (query, gain) = ([0.7, -0.3], [1.0, 1.0]);
+    let params = [query, gain].concat();
+    stream.forward(Arc::new(vec![1.0, 2.0]), &gain);
+    stream.forward(Arc::new(vec![-1.0, 0.5]), &params);
+    let answer = stream.forward(Arc::new(vec![0.5, -1.5]), &params);
+    let h = [0.506_021_86f32, -0.222_127_62];
+    let root = ((h[0] * h[0] + h[1] * h[1]) / 2.0).sqrt();
+    assert!((answer[0] - h[0] / root).abs() < 1e-5 && (answer[1] - h[1] / root).abs() < 1e-5);
+}
+
+#[test]
+fn a_stream_that_keeps_nothing_answers_the_same() {
+    for junctions in all() {
+        let stream = |keep| AttnRes::new(37, EPS, junctions.clone(), keep);
+        case(70, 37, &junctions).check_inference(stream(true), stream(false));
+    }
+}
+
+#[test]
+fn only_the_sources_stay_where_nothing_is_kept() {
+    let mut stream = AttnRes::new(5, EPS, blocks(), false);
+    case(3, 5, &blocks()).forward(&mut stream);
+    assert_eq!(stream.sources.len(), 4);
+    assert!(stream.outgrown.is_empty() && stream.readings.is_empty());
+}
+
+#[test]
+fn writes_are_kept_without_a_copy_and_let_go_on_the_way_back() {
+    let case = case(3, 5, &full());
+    let writes: Vec<Arc<Vec<f32>>> = case.writes.iter().map(|f| Arc::new(f.clone())).collect();
+    let mut stream = AttnRes::new(5, EPS, full(), true);
+    for (write, params) in writes.iter().zip(&case.params) {
+        stream.forward(write.clone(), params);
+        assert_eq!(Arc::strong_count(write), 2);
+    }
+    case.backward(&mut stream);
+    assert!(writes.iter().all(|write| Arc::strong_count(write) == 1));
+}
+
+#[test]
+fn a_query_over_one_source_has_no_slope() {
+    let junctions = odd_queries();
+    let case = case(40, 37, &junctions);
+    let mut stream = AttnRes::new(37, EPS, junctions, true);
+    case.forward(&mut stream);
+    let gradient = &case.backward(&mut stream)[0].params;
+    assert!(gradient[..37].iter().all(|&slope| slope == 0.0));
+    assert!(gradient[37..].iter().all(|&slope| slope != 0.0));
+}
+
+#[test]
+fn both_forms_agree() {
+    for junctions in all() {
+        case(40, 69, &junctions).check_forms(|| AttnRes::new(69, EPS, junctions.clone(), true));
+    }
+}
+
+#[test]
+fn the_number_of_threads_does_not_matter() {
+    for junctions in all() {
+        case(200, 37, &junctions).check_threads(|| AttnRes::new(37, EPS, junctions.clone(), true));
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stays_with_its_token() {
+    for junctions in all() {
+        for poison in [f32::NAN, f32::INFINITY] {
+            let mut case = case(40, 8, &junctions);
+            case.writes[1][35 * 8 + 2] = poison;
+            let mut stream = AttnRes::new(8, EPS, junctions.clone(), true);
+            let answers = case.forward(&mut stream);
+            let gradients = case.backward(&mut stream);
+            for rows in answers[1..].iter().chain([&gradients[1].write]) {
+                for (token, row) in rows.chunks(8).enumerate() {
+                    assert_eq!(row.iter().all(|value| value.is_finite()), token != 35);
+                }
+            }
+        }
+    }
+}

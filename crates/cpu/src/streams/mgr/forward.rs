@@ -1,0 +1,172 @@
+//! The forward pass of a tile.
+
+use super::gate::softmax;
+use super::saved::{Quota, Saved};
+use super::sums::{dot, lerp_square_and_dot};
+use super::{Junction, Numbers, Params, Shape};
+use crate::simd::add_scaled;
+
+/// The part of the tensors that a tile of tokens owns.
+pub(super) struct ForwardTile<'a> {
+    pub(super) write: &'a [f32],
+    pub(super) streams: &'a mut [f32],
+    pub(super) inverse_rms: &'a mut [f32],
+    pub(super) drift: &'a mut [f32],
+    pub(super) numbers: &'a mut [f32],
+    pub(super) answer: &'a mut [f32],
+}
+
+simd! {
+    /// Writes, then reads.
+    pub(super) fn forward_tile(
+        shape: &Shape,
+        junction: Junction,
+        params: Params<'_>,
+        quota: Quota,
+        tile: ForwardTile<'_>,
+    ) -> Saved {
+        let ForwardTile { write, streams, inverse_rms, drift, numbers, answer } = tile;
+        let saved = if junction.gates {
+            let gates = open_gates(shape, junction, params, streams, inverse_rms, numbers);
+            Saved::choose(quota, &gates, drift, streams, shape.width)
+        } else {
+            Saved::default()
+        };
+        let tokens = streams
+            .chunks_exact_mut(shape.slots * shape.width)
+            .zip(inverse_rms.chunks_exact_mut(shape.slots))
+            .zip(numbers.chunks_exact_mut(junction.numbers()))
+            .zip(write.chunks_exact(shape.width))
+            .zip(answer.chunks_exact_mut(shape.width));
+        for ((((streams, inverse_rms), numbers), write), answer) in tokens {
+            let streams = &mut streams[..junction.after * shape.width];
+            let mut numbers = Numbers::split(numbers, junction);
+            if junction.gates {
+                lerp(shape, params, write, streams, inverse_rms, &mut numbers);
+            } else {
+                append(shape, params, write, streams, inverse_rms, &mut numbers);
+            }
+            read(shape, junction, params, streams, numbers, answer);
+        }
+        saved
+    }
+}
+
+/// Opens all gates of the tile, before any stream changes. Returns the gate of every row.
+#[inline(always)]
+fn open_gates(
+    shape: &Shape,
+    junction: Junction,
+    params: Params<'_>,
+    streams: &[f32],
+    inverse_rms: &[f32],
+    numbers: &mut [f32],
+) -> Vec<f32> {
+    let mut gates = Vec::with_capacity(inverse_rms.len());
+    let tokens = streams
+        .chunks_exact(shape.slots * shape.width)
+        .zip(inverse_rms.chunks_exact(shape.slots))
+        .zip(numbers.chunks_exact_mut(junction.numbers()));
+    for ((streams, inverse_rms), numbers) in tokens {
+        let numbers = Numbers::split(numbers, junction);
+        numbers.rms_before.copy_from_slice(inverse_rms);
+        score(params.gate_query, streams, inverse_rms, numbers.gate_scores);
+        shape.gate.open(numbers.gate_scores, params.gate_bias, numbers.gates);
+        gates.extend_from_slice(numbers.gates);
+    }
+    gates
+}
+
+/// `query . rms(s_i)` of the first streams, as many as there are scores.
+#[inline(always)]
+fn score(query: &[f32], streams: &[f32], inverse_rms: &[f32], scores: &mut [f32]) {
+    let streams = streams.chunks_exact(query.len()).zip(inverse_rms);
+    for (score, (stream, r)) in scores.iter_mut().zip(streams) {
+        *score = r * dot(stream, query);
+    }
+}
+
+/// Moves all streams of a token towards the write, and scores them for the reader on the way.
+#[inline(always)]
+fn lerp(
+    shape: &Shape,
+    params: Params<'_>,
+    write: &[f32],
+    streams: &mut [f32],
+    inverse_rms: &mut [f32],
+    numbers: &mut Numbers<'_>,
+) {
+    let gates = streams.chunks_exact_mut(shape.width).zip(&*numbers.gates);
+    let scores = inverse_rms.iter_mut().zip(numbers.scores.iter_mut());
+    for ((stream, beta), (r, score)) in gates.zip(scores) {
+        let (squares, product) = lerp_square_and_dot(stream, *beta, write, params.pool_query);
+        *r = shape.inverse_rms(squares);
+        *score = *r * product;
+    }
+}
+
+/// Makes the write of a token its last stream, and scores all for the reader.
+#[inline(always)]
+fn append(
+    shape: &Shape,
+    params: Params<'_>,
+    write: &[f32],
+    streams: &mut [f32],
+    inverse_rms: &mut [f32],
+    numbers: &mut Numbers<'_>,
+) {
+    let last = streams.len() / shape.width - 1;
+    streams[last * shape.width..].copy_from_slice(write);
+    inverse_rms[last] = shape.inverse_rms(dot(write, write));
+    if last > 0 {
+        score(params.pool_query, streams, inverse_rms, numbers.scores);
+    }
+}
+
+/// Pools the scored streams of a token and normalises what is read.
+#[inline(always)]
+fn read(
+    shape: &Shape,
+    junction: Junction,
+    params: Params<'_>,
+    streams: &[f32],
+    numbers: Numbers<'_>,
+    answer: &mut [f32],
+) {
+    if junction.pools() {
+        numbers.weights.copy_from_slice(numbers.scores);
+        softmax(numbers.weights);
+    }
+    pool(streams, numbers.weights, answer);
+    let r = shape.inverse_rms(dot(answer, answer));
+    *numbers.reading_rms = r;
+    for (answer, gain) in answer.iter_mut().zip(params.gain) {
+        *answer *= r * gain;
+    }
+}
+
+/// `h = sum_i alpha_i s_i`, or the only stream if there are no weights.
+#[inline(always)]
+pub(super) fn pool(streams: &[f32], weights: &[f32], h: &mut [f32]) {
+    let width = h.len();
+    if weights.is_empty() {
+        h.copy_from_slice(streams);
+        return;
+    }
+    // Four streams at a time, so that the sum is rarely stored and loaded again.
+    let fours = weights.chunks_exact(4).zip(streams.chunks_exact(4 * width));
+    let rest = weights.len() / 4 * 4;
+    h.fill(0.0);
+    for (weights, streams) in fours {
+        let (a, streams) = streams.split_at(width);
+        let (b, streams) = streams.split_at(width);
+        let (c, d) = streams.split_at(width);
+        for (j, h) in h.iter_mut().enumerate() {
+            *h += (weights[0] * a[j] + weights[1] * b[j]) + (weights[2] * c[j] + weights[3] * d[j]);
+        }
+    }
+    for (weight, stream) in weights[rest..].iter().zip(streams[rest * width..].chunks_exact(width))
+    {
+        add_scaled(h, *weight, stream);
+    }
+}

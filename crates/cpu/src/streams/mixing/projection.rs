@@ -1,0 +1,107 @@
+//! The logits of a site: `q_o = r x . w_o` with `r = 1 / sqrt(mean(x^2) + eps)`, for rows `x`.
+//!
+//! With `c_o = r d_o` for a gradient `d` of the logits, the way back is
+//!
+//! ```text
+//! d_x += sum_o c_o w_o - (r^2 / inputs  sum_o d_o q_o) x
+//! d_w_o += sum_rows c_o x
+//! ```
+
+use super::block::{
+    COLUMNS, Chunk, Products, Shares, TARGETS, blocks, gather, put, sort_shares, sums,
+};
+use crate::streams::norm::inverse_rms;
+
+/// The logits of all rows, and `r` of each.
+#[inline(always)]
+pub(super) fn project(
+    logits: &mut [f32],
+    scales: &mut [f32],
+    rows: &[f32],
+    weight: &[f32],
+    inputs: usize,
+    eps: f32,
+) {
+    let outputs = weight.len() / inputs;
+    Products::default().find(logits, outputs, rows, weight, inputs);
+    for ((logits, r), x) in
+        logits.chunks_exact_mut(outputs).zip(scales).zip(rows.chunks_exact(inputs))
+    {
+        *r = inverse_rms(x, eps);
+        for q in logits {
+            *q *= *r;
+        }
+    }
+}
+
+/// Memory for the way back, kept between tiles.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// How strongly each row is pulled back along itself.
+    pulls: Vec<f32>,
+    rows: Vec<Chunk>,
+    weight: Vec<Chunk>,
+    by_row: Vec<Shares>,
+    by_output: Vec<Shares>,
+}
+
+/// What the way back starts from.
+pub(super) struct Known<'a> {
+    pub(super) rows: &'a [f32],
+    pub(super) weight: &'a [f32],
+    pub(super) logits: &'a [f32],
+    pub(super) inverse_rms: &'a [f32],
+}
+
+/// Adds to the gradients of rows and weight; of `d_logits` it makes the `c` of the module's comment.
+#[inline(always)]
+pub(super) fn project_backward(
+    d_rows: &mut [f32],
+    d_weight: &mut [f32],
+    d_logits: &mut [f32],
+    known: &Known,
+    inputs: usize,
+    scratch: &mut Scratch,
+) {
+    let outputs = known.weight.len() / inputs;
+    let count = known.rows.len() / inputs;
+    let Scratch { pulls, rows, weight, by_row, by_output } = scratch;
+    // Whole blocks; what stands in rows that the last one lacks is not used.
+    pulls.resize(blocks(count) * TARGETS, 0.0);
+    rows.resize(blocks(count) * TARGETS, [0.0; COLUMNS]);
+    weight.resize(outputs, [0.0; COLUMNS]);
+    by_row.resize(blocks(count) * outputs, [0.0; TARGETS]);
+    by_output.resize(blocks(outputs) * count, [0.0; TARGETS]);
+
+    let each = d_logits.chunks_exact_mut(outputs).zip(known.logits.chunks_exact(outputs));
+    for (((d_logits, logits), r), pull) in each.zip(known.inverse_rms).zip(pulls.iter_mut()) {
+        let mut along = 0.0;
+        for (d, q) in d_logits.iter_mut().zip(logits) {
+            along += *d * q;
+            *d *= r;
+        }
+        *pull = along * r * r / inputs as f32;
+    }
+    sort_shares(by_row, d_logits, [outputs, 1], [count, outputs]);
+    sort_shares(by_output, d_logits, [1, outputs], [outputs, count]);
+
+    for at in (0..inputs).step_by(COLUMNS) {
+        gather(rows, known.rows, inputs, at);
+        gather(weight, known.weight, inputs, at);
+        let targets = d_rows.chunks_mut(TARGETS * inputs).zip(by_row.chunks_exact(outputs));
+        let own = rows.chunks_exact(TARGETS).zip(pulls.chunks_exact(TARGETS));
+        for ((d_rows, shares), (rows, pulls)) in targets.zip(own) {
+            let mut sums = sums(weight, shares);
+            for t in 0..TARGETS {
+                for j in 0..COLUMNS {
+                    sums[t][j] -= pulls[t] * rows[t][j];
+                }
+            }
+            put::<true>(d_rows, inputs, at, &sums);
+        }
+        let targets = d_weight.chunks_mut(TARGETS * inputs).zip(by_output.chunks_exact(count));
+        for (d_weight, shares) in targets {
+            put::<true>(d_weight, inputs, at, &sums(&rows[..count], shares));
+        }
+    }
+}

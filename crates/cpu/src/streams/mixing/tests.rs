@@ -1,0 +1,337 @@
+use super::*;
+use crate::streams::reference::{Case, rms};
+use crate::testing::{assert_close, noise};
+use std::sync::Arc;
+
+/// So large that readings near zero do not make the answers ill-conditioned.
+const EPS: f32 = 0.1;
+/// Enough to have a site between two others.
+const SITES: usize = 3;
+const ROUNDS: usize = 4;
+
+const KINDS: [MixingKind; 4] = [
+    MixingKind::Static,
+    MixingKind::Dynamic,
+    MixingKind::Sinkhorn { iterations: ROUNDS },
+    MixingKind::Permutations,
+];
+
+fn stream(kind: MixingKind, n: usize, width: usize, keep: bool) -> Mixing {
+    Mixing::new(kind, n, width, EPS, SITES, keep)
+}
+
+fn case(kind: MixingKind, n: usize, width: usize, tokens: usize) -> Case {
+    let stream = stream(kind, n, width, true);
+    let lengths: Vec<usize> = (0..=SITES).map(|junction| stream.params(junction)).collect();
+    let mut case = Case::random(tokens, width, &lengths);
+    for params in &mut case.params[..SITES] {
+        // Gains are away from zero; everything else is on both sides of it, and such that logits are
+        // about one.
+        let weight = params.len() - stream.shape.projection();
+        params[width..].iter_mut().for_each(|p| *p = 2.0 * (*p - 0.8));
+        let scale = 1.5 / (stream.shape.inputs() as f32).sqrt();
+        params[weight..].iter_mut().for_each(|p| *p *= scale);
+    }
+    case
+}
+
+/// One token in f64: straight from the definitions, with logarithms where the kernel has none.
+fn reference(
+    kind: MixingKind,
+    n: usize,
+    writes: &[Vec<f64>],
+    params: &[Vec<f64>],
+) -> Vec<Vec<f64>> {
+    let width = writes[0].len();
+    let eps = f64::from(EPS);
+    let mut streams = vec![writes[0].clone(); n];
+    let mut answers = Vec::new();
+    for (site, write) in writes[1..].iter().enumerate() {
+        let (gain, rest) = params[site].split_at(width);
+        let (pre, post, res) = site_weights(kind, &streams, rest, eps);
+        let read: Vec<f64> =
+            (0..width).map(|f| (0..n).map(|i| pre[i] * streams[i][f]).sum()).collect();
+        answers.push(rms(&read, gain, eps));
+        streams = (0..n)
+            .map(|i| {
+                let feature = |f: usize| {
+                    let mixed: f64 = (0..n).map(|j| res[i][j] * streams[j][f]).sum();
+                    mixed + post[i] * write[f]
+                };
+                (0..width).map(feature).collect()
+            })
+            .collect();
+    }
+    let out: Vec<f64> = (0..width).map(|f| streams.iter().map(|s| s[f]).sum()).collect();
+    answers.push(rms(&out, params.last().unwrap(), eps));
+    answers
+}
+
+/// `pre`, `post` and `res` as `[target][source]`.
+fn site_weights(
+    kind: MixingKind,
+    streams: &[Vec<f64>],
+    params: &[f64],
+    eps: f64,
+) -> (Vec<f64>, Vec<f64>, Vec<Vec<f64>>) {
+    let (n, width) = (streams.len(), streams[0].len());
+    let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+    match kind {
+        MixingKind::Static | MixingKind::Dynamic => {
+            let mut pre = params[..n].to_vec();
+            let mut post = params[n..2 * n].to_vec();
+            let mut res: Vec<Vec<f64>> =
+                (0..n).map(|j| (0..n).map(|i| params[2 * n + i * n + j]).collect()).collect();
+            if kind == MixingKind::Dynamic {
+                let (scales, weight) = params[2 * n + n * n..].split_at(2);
+                for i in 0..n {
+                    let normed = rms(&streams[i], &vec![1.0; width], eps);
+                    let along = |o: usize| dot(&normed, &weight[o * width..][..width]).tanh();
+                    pre[i] += scales[0] * along(0);
+                    post[i] += scales[1] * along(1);
+                    for j in 0..n {
+                        res[j][i] += scales[0] * along(2 + j);
+                    }
+                }
+            }
+            (pre, post, res)
+        }
+        MixingKind::Sinkhorn { .. } | MixingKind::Permutations => {
+            let all = streams.concat();
+            let normed = rms(&all, &vec![1.0; n * width], eps);
+            let outputs = params.len() / (n * width + 1);
+            let (bias, weight) = params.split_at(outputs);
+            let logits: Vec<f64> = (0..outputs)
+                .map(|o| bias[o] + dot(&normed, &weight[o * n * width..][..n * width]))
+                .collect();
+            let sigmoid = |x: &f64| 1.0 / (1.0 + (-x).exp());
+            let pre = logits[..n].iter().map(sigmoid).collect();
+            let post = logits[n..2 * n].iter().map(|x| 2.0 * sigmoid(x)).collect();
+            let res = match kind {
+                MixingKind::Sinkhorn { iterations } => {
+                    log_sinkhorn(&logits[2 * n..], n, iterations)
+                }
+                _ => birkhoff(&logits[2 * n..], n),
+            };
+            (pre, post, res)
+        }
+    }
+}
+
+fn log_sinkhorn(logits: &[f64], n: usize, iterations: usize) -> Vec<Vec<f64>> {
+    let mut log: Vec<Vec<f64>> = logits.chunks(n).map(<[f64]>::to_vec).collect();
+    let log_sum = |values: Vec<f64>| {
+        let largest = values.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+        values.iter().map(|v| (v - largest).exp()).sum::<f64>().ln() + largest
+    };
+    for _ in 0..iterations {
+        for j in 0..n {
+            let sum = log_sum(log.iter().map(|row| row[j]).collect());
+            log.iter_mut().for_each(|row| row[j] -= sum);
+        }
+        for row in &mut log {
+            let sum = log_sum(row.clone());
+            row.iter_mut().for_each(|x| *x -= sum);
+        }
+    }
+    log.iter().map(|row| row.iter().map(|x| x.exp()).collect()).collect()
+}
+
+/// Counts in base n, and skips what is no permutation: another way to lexicographic order.
+fn birkhoff(logits: &[f64], n: usize) -> Vec<Vec<f64>> {
+    let digits = |k: usize| (0..n).map(|i| k / n.pow((n - 1 - i) as u32) % n).collect::<Vec<_>>();
+    let all = (0..n.pow(n as u32)).map(digits);
+    let all = all.filter(|p| (0..n).all(|i| p.contains(&i))).collect::<Vec<_>>();
+    assert_eq!(all.len(), logits.len());
+    let total: f64 = logits.iter().map(|x| x.exp()).sum();
+    let mut res = vec![vec![0.0; n]; n];
+    for (permutation, logit) in all.iter().zip(logits) {
+        for (target, &source) in permutation.iter().enumerate() {
+            res[target][source] += logit.exp() / total;
+        }
+    }
+    res
+}
+
+fn check(kind: MixingKind, n: usize, width: usize, tokens: usize) {
+    case(kind, n, width, tokens)
+        .check(stream(kind, n, width, true), &|writes, params| reference(kind, n, writes, params));
+}
+
+#[test]
+fn one_token_of_every_kind_is_that_of_the_definition() {
+    for kind in KINDS {
+        for n in [1, 2, 3, 4] {
+            check(kind, n, 5, 1);
+        }
+    }
+}
+
+#[test]
+fn several_tiles_are_those_of_the_definition() {
+    for kind in KINDS {
+        check(kind, 3, 5, 70);
+    }
+}
+
+#[test]
+fn widths_around_those_of_blocks_are_those_of_the_definition() {
+    for kind in KINDS {
+        for width in [1, 16, 37] {
+            check(kind, 2, width, 3);
+        }
+    }
+}
+
+#[test]
+fn more_streams_than_a_block_has_rows_are_those_of_the_definition() {
+    for kind in &KINDS[..3] {
+        check(*kind, 5, 8, 2);
+    }
+}
+
+#[test]
+fn several_partial_sums_are_those_of_the_definition() {
+    for kind in KINDS {
+        check(kind, 2, 2, 2 * PART + 9);
+    }
+}
+
+#[test]
+fn inference_answers_the_same() {
+    for kind in KINDS {
+        let case = case(kind, 4, 37, 70);
+        case.check_inference(stream(kind, 4, 37, true), stream(kind, 4, 37, false));
+    }
+}
+
+#[test]
+fn all_forms_agree() {
+    for kind in KINDS {
+        case(kind, 4, 37, 70).check_forms(|| stream(kind, 4, 37, true));
+    }
+}
+
+#[test]
+fn the_number_of_threads_does_not_matter() {
+    for kind in KINDS {
+        case(kind, 4, 37, 2 * PART + 9).check_threads(|| stream(kind, 4, 37, true));
+    }
+}
+
+#[test]
+fn without_a_sub_layer_the_copies_are_summed() {
+    let mut stream = Mixing::new(MixingKind::Dynamic, 3, 4, EPS, 0, true);
+    let (write, gain) = (noise("write", 8), noise("gain", 4));
+    let answer = stream.forward(Arc::new(write.clone()), &gain);
+    let mut want = Vec::new();
+    for row in write.chunks(4) {
+        let out: Vec<f64> = row.iter().map(|x| 3.0 * f64::from(*x)).collect();
+        let gain: Vec<f64> = gain.iter().map(|x| f64::from(*x)).collect();
+        want.extend(rms(&out, &gain, f64::from(EPS)).iter().map(|x| *x as f32));
+    }
+    assert_close(&answer, &want, 1e-6);
+    let gradient = stream.backward(&[1.0; 8], &gain);
+    assert_eq!((gradient.write.len(), gradient.params.len()), (8, 4));
+    assert!(gradient.write.iter().all(|x| x.is_finite()));
+}
+
+/// The weights that a site with these mixing logits finds, and the gradient of the logits for one of
+/// `d_res`.
+fn site_of_logits(
+    kind: MixingKind,
+    n: usize,
+    logits: &[f32],
+    d_res: &[f32],
+) -> (Vec<f32>, Vec<f32>) {
+    let shape = Shape::new(kind, n, 1);
+    let mut bias = vec![0.0; 2 * n];
+    bias.extend_from_slice(logits);
+    let zeros = vec![0.0; shape.logits()];
+    let mut found = vec![0.0; shape.weights()];
+    weights::find(&shape, &mut found, &zeros, &bias);
+    let res = |matrix: &[f32]| -> Vec<f32> {
+        matrix.chunks(n + 1).take(n).flat_map(|row| row[..n].to_vec()).collect()
+    };
+    let mut d_found = vec![0.0; shape.weights()];
+    for (row, d) in d_found.chunks_mut(n + 1).zip(d_res.chunks(n)) {
+        row[..n].copy_from_slice(d);
+    }
+    let (mut d_logits, mut d_bias) = (zeros.clone(), zeros.clone());
+    weights::find_backward(&shape, &mut d_logits, &mut d_bias, &d_found, &zeros, &bias);
+    assert_close(&d_bias, &d_logits, 1e-6);
+    (res(&found), d_logits.split_off(2 * n))
+}
+
+#[test]
+fn many_rounds_agree_with_logarithms() {
+    let kind = MixingKind::Sinkhorn { iterations: 20 };
+    for (n, size) in [(2, 8.0), (4, 1.0), (4, 8.0), (8, 4.0), (4, 30.0)] {
+        let logits: Vec<f32> = noise("logits", n * n).iter().map(|x| size * x).collect();
+        let d_res = noise("gradient", n * n);
+        let (res, d_logits) = site_of_logits(kind, n, &logits, &d_res);
+        let loss = |logits: &[f64]| -> (Vec<f32>, f64) {
+            let res = log_sinkhorn(logits, n, 20).concat();
+            let loss = res.iter().zip(&d_res).map(|(r, d)| r * f64::from(*d)).sum();
+            (res.iter().map(|r| *r as f32).collect(), loss)
+        };
+        let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+        assert_close(&res, &loss(&wide).0, 1e-5);
+        let slope = |k: usize| {
+            let at = |step: f64| {
+                let mut moved = wide.clone();
+                moved[k] += step;
+                loss(&moved).1
+            };
+            ((at(1e-5) - at(-1e-5)) / 2e-5) as f32
+        };
+        assert_close(&d_logits, &(0..n * n).map(slope).collect::<Vec<_>>(), 1e-4);
+    }
+}
+
+#[test]
+fn huge_logits_stay_finite() {
+    for (logits, want) in [
+        ([1000.0, -1000.0, -1000.0, 1000.0], Some([1.0, 0.0, 0.0, 1.0])),
+        ([80.0, 80.0, -80.0, -80.0], Some([0.5; 4])),
+        ([1000.0, 1000.0, 1000.0, 1000.0], Some([0.5; 4])),
+        ([1000.0, 1000.0, -1000.0, 0.0], None),
+        ([1000.0, -1000.0, 1000.0, -1000.0], Some([0.5; 4])),
+    ] {
+        let kind = MixingKind::Sinkhorn { iterations: 20 };
+        let (res, d_logits) = site_of_logits(kind, 2, &logits, &[1.0, -2.0, 3.0, 0.5]);
+        assert!(res.iter().chain(&d_logits).all(|x| x.is_finite()), "{res:?} {d_logits:?}");
+        assert_close(&[res[0] + res[1], res[2] + res[3]], &[1.0; 2], 1e-6);
+        if let Some(want) = want {
+            assert_close(&res, &want, 1e-6);
+        }
+    }
+    let logits = [1000.0, -1000.0];
+    let (res, d_logits) = site_of_logits(MixingKind::Permutations, 2, &logits, &[1.0; 4]);
+    assert_close(&res, &[1.0, 0.0, 0.0, 1.0], 1e-6);
+    assert!(d_logits.iter().all(|x| x.is_finite()));
+}
+
+#[test]
+fn a_row_far_below_the_others_still_has_a_gradient() {
+    // Only its own elements compete in it: d res_10 / d logit_10 is that of a softmax of two, halved by
+    // the columns' share.
+    let kind = MixingKind::Sinkhorn { iterations: 20 };
+    let gradient =
+        |low: f32| site_of_logits(kind, 2, &[0.0, 0.0, low, low], &[0.0, 0.0, 1.0, 0.0]).1[2];
+    assert_close(&[gradient(-160.0)], &[gradient(-60.0)], 1e-4);
+    assert!(gradient(-160.0) > 0.1);
+}
+
+#[test]
+fn a_value_that_is_no_number_stays_in_its_token() {
+    for kind in KINDS {
+        let width = 5;
+        let mut case = case(kind, 3, width, 40);
+        case.writes[1][7 * width + 2] = f32::NAN;
+        let answers = case.forward(&mut stream(kind, 3, width, false));
+        for (token, answer) in answers[SITES].chunks(width).enumerate() {
+            assert_eq!(answer.iter().all(|x| x.is_nan()), token == 7, "{kind:?} {token}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a residual policy does between two sub-layers, fused into one pass over the tokens.
+//!
+//! A forward pass is a chain of junctions. Junction 0 takes the embedding and returns what the first
+//! sub-layer is given; junction k takes the write of the k-th sub-layer and returns what the next one,
+//! or finally the head, is given. The depth state never leaves the [`Stream`], so it is updated in
+//! place, and what the backward pass needs is kept in the form that is cheapest for the policy.
+
+mod additive;
+mod attnres;
+pub mod mgr;
+mod mixing;
+mod nag;
+mod norm;
+#[cfg(test)]
+mod reference;
+mod siamese;
+mod tiles;
+
+pub use additive::{Additive, AdditiveStep};
+pub use attnres::{AttnRes, AttnResJunction};
+pub use mixing::{Mixing, MixingKind};
+pub use nag::Nag;
+pub use siamese::Siamese;
+
+use crate::rows::Rows;
+use std::fmt::Debug;
+
+/// Tokens that one task works on: their streams stay in the cache.
+pub(crate) const TILE: usize = 32;
+
+/// What a junction gives back to what it was computed from.
+#[derive(Debug)]
+pub struct Gradient {
+    /// Of the write, `[tokens, width]`.
+    pub write: Vec<f32>,
+    /// Of the parameters, in the layout in which they were given.
+    pub params: Vec<f32>,
+}
+
+/// A depth state and how it is carried past the sub-layers.
+///
+/// Junctions are gone through forward in order, then, if the stream was told to keep what that takes,
+/// backward in reverse order; each time exactly once.
+pub trait Stream: Debug + Send {
+    /// Goes through the next junction: `write` is `[tokens, width]`, and so is the answer.
+    fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32>;
+
+    /// Goes back through the last junction that was not gone back through yet: `d_input` is the
+    /// gradient of what [`Stream::forward`] returned there, `params` are the same again.
+    fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient;
+}

@@ -1,0 +1,408 @@
+//! NAG, the norm-agnostic stream: direction and magnitude travel in separate lanes.
+//!
+//! The state of a token is its direction `r`, `[d]`, of unit mean square, and the logarithm `s` of the
+//! norm that an ordinary stream would have.
+//!
+//! - Junction 0 takes the embedding e: `n = max(sqrt(mean(e^2)), 1e-18)`, `r = e / n`,
+//!   `s = ln n + log_gain`.
+//! - Junction k turns r by the write f of site k - 1, whose gain g was set one junction earlier:
+//!   `c = f - mean(f)`, `q = c - (c.r / r.r) r`, `u = q / sqrt(mean(q^2) + 1e-12)`,
+//!   `r' = rms(r + g u)`, `s' = s + ln(1 + g^2) / 2`. Where `|g|` is below the threshold, r and s stay.
+//! - If site k follows, r is the answer and sets that site's gain:
+//!   `g = alpha max(S, 1e-6)^beta`, `S = sum_i share_i sigmoid(w_i.r + b_i)`.
+//! - After the last site the answer is `r exp(s) / d`.
+//!
+//! # Parameters of a junction
+//!
+//! `[log_gain: 1]` at junction 0 only, then, at every junction but the last, with C directions,
+//! `[w: C d] [b: C] [share: C] [beta: 1] [alpha: 1]` of the site that follows.
+//!
+//! # What is kept
+//!
+//! Of a junction the write (shared), the direction before it, five numbers per token that tell the
+//! turn, and C open gates and three numbers per token that tell the gain. u and r' are computed again:
+//! that is cheaper than to fetch them from memory.
+
+mod modulator;
+mod product;
+mod rotation;
+#[cfg(test)]
+mod tests;
+
+use super::{Gradient, Stream, TILE};
+use crate::rows::{Rows, filled};
+use modulator::{Gain, Modulator, ModulatorGradient};
+use rayon::prelude::*;
+use rotation::Turn;
+use std::ops::Range;
+
+/// Tokens that share one partial sum of the parameters' gradients. The directions are as large as a
+/// tile, so one sum per tile would double the memory traffic.
+const TOKENS_PER_SUM: usize = 4 * TILE;
+
+/// The norm-agnostic stream.
+#[derive(Debug)]
+pub struct Nag {
+    width: usize,
+    sites: usize,
+    directions: usize,
+    skip_threshold: Option<f32>,
+    keep: bool,
+    /// The junction that comes next on the way forward.
+    junction: usize,
+    lanes: Lanes,
+    /// A direction lane that is no longer needed, to be overwritten by the next.
+    spare: Vec<f32>,
+    /// What is kept of each junction so far, in order, if there is a way back.
+    arrivals: Vec<Arrival>,
+    /// How the gain of each site so far was set, in order; of the last one only, if there is no way
+    /// back.
+    modulations: Vec<Modulation>,
+    d_lanes: Lanes,
+    /// Of the gains of the site that was last gone back through.
+    d_gains: Vec<f32>,
+}
+
+/// The two lanes, or their gradients.
+#[derive(Debug, Default)]
+struct Lanes {
+    /// `[tokens, width]`
+    direction: Vec<f32>,
+    /// `[tokens]`
+    log_norm: Vec<f32>,
+}
+
+/// How directions came to a junction.
+#[derive(Debug)]
+struct Arrival {
+    /// The directions before, `[tokens, width]`; empty at junction 0.
+    before: Vec<f32>,
+    origin: Origin,
+}
+
+/// What a direction can be computed from again, given the one before it.
+#[derive(Debug)]
+enum Origin {
+    Embedding { embedding: Rows, norms: Vec<f32> },
+    Turn { write: Rows, turns: Vec<Turn> },
+}
+
+#[derive(Debug)]
+struct Modulation {
+    /// `[tokens, directions]`
+    open: Vec<f32>,
+    /// `[tokens]`
+    gains: Vec<Gain>,
+}
+
+impl Nag {
+    /// A stream past `sites` sub-layers, thus with `sites + 1` junctions, where each site has a
+    /// modulator of `directions` directions. Tokens whose gain is smaller than `skip_threshold` in
+    /// magnitude are not turned. With `keep` false there is no way back.
+    pub fn new(
+        width: usize,
+        sites: usize,
+        directions: usize,
+        skip_threshold: Option<f32>,
+        keep: bool,
+    ) -> Self {
+        assert!(width > 0, "a direction needs at least one element");
+        assert!(directions > 0, "a modulator needs at least one direction");
+        Self {
+            width,
+            sites,
+            directions,
+            skip_threshold,
+            keep,
+            junction: 0,
+            lanes: Lanes::default(),
+            spare: Vec::new(),
+            arrivals: Vec::new(),
+            modulations: Vec::new(),
+            d_lanes: Lanes::default(),
+            d_gains: Vec::new(),
+        }
+    }
+
+    /// Lets a tile of directions arrive, then depart, before the next tile is touched. `arrive` is
+    /// given the numbers of the tile's tokens; it writes their directions and log norms, and notes for
+    /// each how that was done. Without a modulator the directions depart to the head.
+    fn pass<Note: Send>(
+        &self,
+        lanes: &mut Lanes,
+        notes: &mut [Note],
+        answer: &mut [f32],
+        modulator: Option<Modulator>,
+        arrive: impl Fn(Range<usize>, &mut [f32], &mut [f32], &mut [Note]) + Sync,
+    ) -> Option<Modulation> {
+        let (width, count, tokens) = (self.width, self.directions, notes.len());
+        let tiles = (lanes.direction.par_chunks_mut(TILE * width))
+            .zip(lanes.log_norm.par_chunks_mut(TILE))
+            .zip(notes.par_chunks_mut(TILE))
+            .zip(answer.par_chunks_mut(TILE * width))
+            .enumerate()
+            .map(|(tile, (((direction, log_norm), notes), answer))| {
+                let first = tile * TILE;
+                arrive(first..first + notes.len(), direction, log_norm, notes);
+                (direction, log_norm, answer)
+            });
+        let Some(modulator) = modulator else {
+            tiles.for_each(|(direction, log_norm, answer)| {
+                rotation::read_out(answer, direction, log_norm);
+            });
+            return None;
+        };
+        let transposed = modulator.transposed(tokens);
+        let mut modulation =
+            Modulation { open: room(tokens * count), gains: vec![Gain::default(); tokens] };
+        tiles
+            .zip(modulation.open.par_chunks_mut(TILE * count))
+            .zip(modulation.gains.par_chunks_mut(TILE))
+            .for_each(|(((direction, _, answer), open), gains)| {
+                modulator::modulate(gains, open, direction, modulator, transposed.as_deref());
+                answer.copy_from_slice(direction);
+            });
+        Some(modulation)
+    }
+
+    /// The gain that only junction 0 has, and the modulator that only the last one lacks.
+    fn parse<'a>(&self, junction: usize, params: &'a [f32]) -> (f32, Option<Modulator<'a>>) {
+        let (log_gain, rest) = params.split_at(usize::from(junction == 0));
+        let modulator =
+            (junction < self.sites).then(|| Modulator::new(rest, self.directions, self.width));
+        (log_gain.first().copied().unwrap_or_default(), modulator)
+    }
+}
+
+impl Stream for Nag {
+    fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
+        let (width, threshold) = (self.width, self.skip_threshold);
+        let values = write.values();
+        let tokens = values.len() / width;
+        let (log_gain, modulator) = self.parse(self.junction, params);
+        let mut answer = room(values.len());
+        let Lanes { direction: before, log_norm } = std::mem::take(&mut self.lanes);
+        let direction = match std::mem::take(&mut self.spare) {
+            spare if spare.len() == values.len() => spare,
+            _ => room(values.len()),
+        };
+        let mut after = Lanes { direction, log_norm };
+
+        let (modulation, origin) = if self.junction == 0 {
+            after.log_norm = room(tokens);
+            let mut norms = room(tokens);
+            let arrive = |tokens: Range<usize>, r: &mut [f32], s: &mut [f32], norms: &mut [f32]| {
+                rotation::enter(r, s, norms, &values[rows(&tokens, width)], log_gain);
+            };
+            let modulation = self.pass(&mut after, &mut norms, &mut answer, modulator, arrive);
+            (modulation, Origin::Embedding { embedding: write.clone(), norms })
+        } else {
+            let mut turns = vec![Turn::default(); tokens];
+            let gains = &self.modulations.last().expect("a site before this junction").gains;
+            let arrive = |tokens: Range<usize>, r: &mut [f32], s: &mut [f32], t: &mut [Turn]| {
+                let (f, before) = (&values[rows(&tokens, width)], &before[rows(&tokens, width)]);
+                rotation::turn(r, s, t, f, before, &gains[tokens], threshold);
+            };
+            let modulation = self.pass(&mut after, &mut turns, &mut answer, modulator, arrive);
+            (modulation, Origin::Turn { write: write.clone(), turns })
+        };
+
+        self.junction += 1;
+        self.lanes = after;
+        if self.keep {
+            self.arrivals.push(Arrival { before, origin });
+        } else {
+            self.spare = before;
+            self.modulations.clear();
+        }
+        self.modulations.extend(modulation);
+        answer
+    }
+
+    fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient {
+        let Arrival { before, origin } =
+            self.arrivals.pop().expect("a junction that was kept for the way back");
+        let junction = self.arrivals.len();
+        let (width, tokens) = (self.width, d_input.len() / self.width);
+        if junction == self.sites {
+            // The last directions are computed again, so their place is free.
+            let direction = std::mem::take(&mut self.lanes.direction);
+            self.d_lanes = Lanes { direction, log_norm: room(tokens) };
+            self.d_gains = room(tokens);
+        }
+        let left = (junction < self.sites).then(|| self.modulations.pop()).flatten();
+        let mut d_lanes = std::mem::take(&mut self.d_lanes);
+        let mut d_gains = std::mem::take(&mut self.d_gains);
+        let mut write = if before.is_empty() { room(d_input.len()) } else { before };
+        let back = Back {
+            width,
+            threshold: self.skip_threshold,
+            origin: &origin,
+            gains: self.modulations.last().map_or(&[], |modulation| &modulation.gains),
+            log_norm: &self.lanes.log_norm,
+            left: self.parse(junction, params).1.zip(left.as_ref()),
+            d_input,
+        };
+        let sums: Vec<Vec<f32>> = (write.par_chunks_mut(TOKENS_PER_SUM * width))
+            .zip(d_lanes.direction.par_chunks_mut(TOKENS_PER_SUM * width))
+            .zip(d_lanes.log_norm.par_chunks_mut(TOKENS_PER_SUM))
+            .zip(d_gains.par_chunks_mut(TOKENS_PER_SUM))
+            .enumerate()
+            .map(|(part, (((write, direction), log_norm), gains))| {
+                let mut params = vec![0.0; params.len()];
+                let mut scratch = Scratch::new(width, self.directions);
+                let tiles = (write.chunks_mut(TILE * width))
+                    .zip(direction.chunks_mut(TILE * width))
+                    .zip(log_norm.chunks_mut(TILE))
+                    .zip(gains.chunks_mut(TILE))
+                    .enumerate();
+                for (tile, (((write, direction), log_norm), gains)) in tiles {
+                    let first = part * TOKENS_PER_SUM + tile * TILE;
+                    let gradient =
+                        TileGradient { write, direction, log_norm, gains, params: &mut params };
+                    back.tile(first, gradient, &mut scratch);
+                }
+                params
+            })
+            .collect();
+        self.d_lanes = d_lanes;
+        self.d_gains = d_gains;
+        Gradient { write, params: add_in_order(sums) }
+    }
+}
+
+/// A junction on the way back.
+struct Back<'a> {
+    width: usize,
+    threshold: Option<f32>,
+    origin: &'a Origin,
+    /// Of the site whose write arrived here; none for the embedding.
+    gains: &'a [Gain],
+    /// After the last junction.
+    log_norm: &'a [f32],
+    /// How the gain of the next site was set; none if the directions left for the head.
+    left: Option<(Modulator<'a>, &'a Modulation)>,
+    d_input: &'a [f32],
+}
+
+/// The gradients of a tile's tokens, and the sum over tiles for the parameters.
+struct TileGradient<'a> {
+    /// Comes as the direction before the junction if there was one, leaves as the gradient of the write.
+    write: &'a mut [f32],
+    /// Comes as that of the direction after the junction, leaves as that of the one before.
+    direction: &'a mut [f32],
+    log_norm: &'a mut [f32],
+    /// Come as those of the site after the junction, leave as those of the one before.
+    gains: &'a mut [f32],
+    params: &'a mut [f32],
+}
+
+/// What one tile after the other is computed in.
+struct Scratch {
+    /// The directions after the junction.
+    direction: Vec<f32>,
+    /// The unit turning parts of the writes.
+    part: Vec<f32>,
+    /// Gradients of the gates' arguments.
+    d_gates: Vec<f32>,
+}
+
+impl Scratch {
+    fn new(width: usize, directions: usize) -> Self {
+        Self {
+            direction: room(TILE * width),
+            part: room(TILE * width),
+            d_gates: room(TILE * directions),
+        }
+    }
+}
+
+impl Back<'_> {
+    fn tile(&self, first: usize, d: TileGradient, scratch: &mut Scratch) {
+        let count = d.log_norm.len();
+        let tokens = first..first + count;
+        let rows = rows(&tokens, self.width);
+        let direction = &mut scratch.direction[..count * self.width];
+        let part = &mut scratch.part[..count * self.width];
+        match self.origin {
+            Origin::Embedding { embedding, norms } => {
+                let embedding = &embedding.values()[rows.clone()];
+                rotation::enter_again(direction, embedding, &norms[tokens.clone()]);
+            }
+            Origin::Turn { write, turns } => rotation::turn_again(
+                direction,
+                part,
+                &write.values()[rows.clone()],
+                d.write,
+                &self.gains[tokens.clone()],
+                &turns[tokens.clone()],
+                self.threshold,
+            ),
+        }
+
+        let d_input = &self.d_input[rows.clone()];
+        let (d_log_gain, d_modulator) =
+            d.params.split_at_mut(usize::from(matches!(self.origin, Origin::Embedding { .. })));
+        match self.left {
+            Some((modulator, Modulation { open, gains })) => {
+                let directions = open.len() / gains.len();
+                modulator::modulate_back(
+                    d.direction,
+                    ModulatorGradient::new(d_modulator, directions, self.width),
+                    &mut scratch.d_gates[..count * directions],
+                    d_input,
+                    d.gains,
+                    direction,
+                    &open[tokens.start * directions..tokens.end * directions],
+                    &gains[tokens.clone()],
+                    modulator,
+                );
+            }
+            None => {
+                let log_norm = &self.log_norm[tokens.clone()];
+                rotation::read_out_back(d.direction, d.log_norm, d_input, direction, log_norm);
+            }
+        }
+
+        match self.origin {
+            Origin::Embedding { norms, .. } => {
+                d_log_gain[0] += d.log_norm.iter().sum::<f32>();
+                let norms = &norms[tokens];
+                rotation::enter_back(d.write, d.direction, d.log_norm, direction, norms);
+            }
+            Origin::Turn { turns, .. } => rotation::turn_back(
+                d.write,
+                d.direction,
+                d.gains,
+                d.log_norm,
+                direction,
+                part,
+                &self.gains[tokens.clone()],
+                &turns[tokens],
+                self.threshold,
+            ),
+        }
+    }
+}
+
+/// The elements of some tokens' rows.
+fn rows(tokens: &Range<usize>, width: usize) -> Range<usize> {
+    tokens.start * width..tokens.end * width
+}
+
+/// Room for values that are written before they are read.
+fn room(length: usize) -> Vec<f32> {
+    filled(length, |_| ())
+}
+
+/// The sum of equally long vectors, of which there is at least one.
+fn add_in_order(vectors: Vec<Vec<f32>>) -> Vec<f32> {
+    let mut vectors = vectors.into_iter();
+    let mut sum = vectors.next().unwrap_or_default();
+    for vector in vectors {
+        for (sum, value) in sum.iter_mut().zip(vector) {
+            *sum += value;
+        }
+    }
+    sum
+}

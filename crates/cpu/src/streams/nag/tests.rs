@@ -1,0 +1,301 @@
+use super::super::reference::Case;
+use super::*;
+use crate::testing::{assert_close, noise};
+use std::sync::Arc;
+
+/// Sites of the streams under test: enough to have one between two others.
+const SITES: usize = 3;
+
+/// About half of the gains of the modulators below are smaller than this.
+const THRESHOLD: f32 = 0.36;
+
+/// Parameters of the modulator of a site.
+fn modulator_params(site: usize, directions: usize, width: usize) -> Vec<f32> {
+    let part = |name: &str, length: usize, scale: f32, centre: f32| {
+        let values = noise(&format!("{name} {site}"), length);
+        values.into_iter().map(move |value| centre + scale * value)
+    };
+    let weights = part("directions", directions * width, 2.0 / (width as f32).sqrt(), 0.0);
+    let bias = part("bias", directions, 0.5, 0.0);
+    let share = part("share", directions, 0.3 / directions as f32, 1.0 / directions as f32);
+    let (beta, alpha) = (1.3 + 0.2 * site as f32, 0.9 + 0.13 * site as f32);
+    weights.chain(bias).chain(share).chain([beta, alpha]).collect()
+}
+
+fn case(tokens: usize, width: usize, directions: usize) -> Case {
+    let params: Vec<Vec<f32>> = (0..=SITES)
+        .map(|junction| {
+            let log_gain = (junction == 0).then_some(0.3);
+            let site = (junction < SITES).then(|| modulator_params(junction, directions, width));
+            log_gain.into_iter().chain(site.into_iter().flatten()).collect()
+        })
+        .collect();
+    let lengths: Vec<usize> = params.iter().map(Vec::len).collect();
+    Case { params, ..Case::random(tokens, width, &lengths) }
+}
+
+fn stream(width: usize, directions: usize, threshold: Option<f32>) -> Nag {
+    Nag::new(width, SITES, directions, threshold, true)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn product(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// The gain that the modulator with these parameters gives a direction.
+fn gain(r: &[f64], params: &[f64], directions: usize) -> f64 {
+    let (d, c) = (r.len(), directions);
+    let modulation: f64 = (0..c)
+        .map(|i| {
+            let argument = product(&params[i * d..(i + 1) * d], r) + params[c * d + i];
+            params[c * d + c + i] / (1.0 + (-argument).exp())
+        })
+        .sum();
+    params[c * d + 2 * c + 1] * modulation.max(1e-6).powf(params[c * d + 2 * c])
+}
+
+/// The answers for one token, the equations taken at their word.
+fn answers(
+    writes: &[Vec<f64>],
+    params: &[Vec<f64>],
+    directions: usize,
+    threshold: f64,
+) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let width = writes[0].len();
+    let norm = product(&writes[0], &writes[0]) / width as f64;
+    let mut r: Vec<f64> = writes[0].iter().map(|e| e / norm.sqrt()).collect();
+    let mut s = norm.sqrt().ln() + params[0][0];
+    let (mut answers, mut gains) = (Vec::new(), Vec::new());
+    for (site, f) in writes[1..].iter().enumerate() {
+        answers.push(r.clone());
+        let g = gain(&r, &params[site][usize::from(site == 0)..], directions);
+        gains.push(g);
+        if g.abs() < threshold {
+            continue;
+        }
+        let centre = mean(f);
+        let c: Vec<f64> = f.iter().map(|f| f - centre).collect();
+        let along = product(&c, &r) / product(&r, &r);
+        let q: Vec<f64> = c.iter().zip(&r).map(|(c, r)| c - along * r).collect();
+        let size = (product(&q, &q) / width as f64 + 1e-12).sqrt();
+        let v: Vec<f64> = r.iter().zip(&q).map(|(r, q)| r + g * q / size).collect();
+        let size = (product(&v, &v) / width as f64).sqrt();
+        r = v.iter().map(|v| v / size).collect();
+        s += 0.5 * (1.0 + g * g).ln();
+    }
+    answers.push(r.iter().map(|r| r * s.exp() / width as f64).collect());
+    (answers, gains)
+}
+
+fn check(case: &Case, directions: usize, threshold: Option<f32>) {
+    let limit = threshold.map_or(0.0, f64::from);
+    case.check(stream(case.width, directions, threshold), &|writes, params| {
+        answers(writes, params, directions, limit).0
+    });
+}
+
+#[test]
+fn one_token_agrees_with_the_equations() {
+    check(&case(1, 5, 1), 1, None);
+    check(&case(1, 64, 4), 4, None);
+}
+
+#[test]
+fn odd_widths_and_several_tiles_agree_with_the_equations() {
+    check(&case(70, 5, 3), 3, None);
+    check(&case(70, 37, 9), 9, None);
+}
+
+#[test]
+fn several_sums_of_parameter_gradients_agree_with_the_equations() {
+    check(&case(TOKENS_PER_SUM + 3, 18, 4), 4, None);
+}
+
+#[test]
+fn gains_of_either_sign_agree_with_the_equations() {
+    let mut case = case(9, 16, 3);
+    *case.params[1].last_mut().unwrap() = -0.7;
+    *case.params[2].last_mut().unwrap() = 0.0;
+    check(&case, 3, None);
+}
+
+#[test]
+fn tokens_below_the_threshold_skip_and_pass_gradients_on() {
+    let (case, threshold) = (case(70, 37, 9), THRESHOLD);
+    let mut skipped = [0; SITES];
+    for token in 0..case.tokens {
+        let row = |rows: &Vec<f32>| {
+            rows[token * 37..(token + 1) * 37].iter().map(|&x| f64::from(x)).collect()
+        };
+        let writes: Vec<Vec<f64>> = case.writes.iter().map(row).collect();
+        let wide = |params: &Vec<f32>| params.iter().map(|&x| f64::from(x)).collect();
+        let params: Vec<Vec<f64>> = case.params.iter().map(wide).collect();
+        let (_, gains) = answers(&writes, &params, 9, f64::from(threshold));
+        for (skipped, gain) in skipped.iter_mut().zip(gains) {
+            let distance = gain - f64::from(threshold);
+            assert!(distance.abs() > 2e-5, "differences would step over the threshold");
+            *skipped += usize::from(distance < 0.0);
+        }
+    }
+    assert!(skipped.iter().all(|&skipped| skipped > 0 && skipped < 70), "{skipped:?}");
+    check(&case, 9, Some(threshold));
+}
+
+#[test]
+fn a_gain_at_the_threshold_does_not_skip() {
+    let mut case = case(2, 5, 1);
+    // max(S, 1e-6)^0 = 1, thus g = alpha.
+    for params in &mut case.params[..SITES] {
+        let length = params.len();
+        params[length - 2..].copy_from_slice(&[0.0, -0.5]);
+    }
+    let at = |threshold| case.forward(&mut stream(5, 1, threshold));
+    assert_eq!(at(Some(0.5)), at(None));
+    let above = at(Some(0.500_001));
+    assert_eq!(above[0], above[SITES - 1]);
+}
+
+#[test]
+fn a_closed_modulator_keeps_its_floor() {
+    let (width, directions) = (18, 3);
+    let mut case = case(5, width, directions);
+    let bias = directions * width..directions * (width + 1);
+    case.params[1][bias].fill(-40.0);
+    // Else the floor would be too low to see what it does.
+    case.params[1][directions * (width + 2)] = 0.2;
+    check(&case, directions, None);
+    let d_params = {
+        let mut stream = stream(width, directions, None);
+        case.forward(&mut stream);
+        case.backward(&mut stream).swap_remove(1).params
+    };
+    let (gates, scalars) = d_params.split_at(directions * (width + 2));
+    assert!(gates.iter().all(|&d| d == 0.0) && scalars.iter().all(|&d| d != 0.0));
+}
+
+#[test]
+fn a_stream_without_sites_scales_the_embedding_back() {
+    let case = Case { params: vec![vec![0.7]], ..Case::random(3, 5, &[1]) };
+    case.check(Nag::new(5, 0, 2, None, true), &|writes, params| {
+        vec![writes[0].iter().map(|e| e * params[0][0].exp() / 5.0).collect()]
+    });
+}
+
+#[test]
+fn width_one_has_nowhere_to_turn() {
+    let case = case(3, 1, 2);
+    let mut stream = stream(1, 2, None);
+    for (junction, answer) in case.forward(&mut stream).iter().enumerate() {
+        for (answer, e) in answer.iter().zip(&case.writes[0]) {
+            assert!(junction == SITES || *answer == e.signum());
+        }
+    }
+    let gradients = case.backward(&mut stream);
+    assert!(gradients[1..].iter().all(|d| d.write.iter().all(|&d| d == 0.0)));
+    assert!(gradients.iter().all(|d| d.params.iter().all(|d| d.is_finite())));
+}
+
+#[test]
+fn directions_keep_their_length_and_only_turn_orthogonally() {
+    let case = case(40, 37, 4);
+    let answers = case.forward(&mut stream(37, 4, None));
+    for row in answers[SITES - 1].chunks(37) {
+        let square: f32 = row.iter().map(|r| r * r).sum();
+        assert!((square / 37.0 - 1.0).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn a_large_common_part_of_a_write_has_no_effect() {
+    let plain = case(4, 32, 2);
+    let shifted = {
+        let mut case = case(4, 32, 2);
+        // Exact in f32, so that only the kernel could lose digits.
+        for write in &mut case.writes[1..] {
+            write.iter_mut().for_each(|f| *f = (*f * 64.0).round() / 64.0 + 1024.0);
+        }
+        case
+    };
+    let rounded = Case {
+        writes: (plain.writes.iter().enumerate())
+            .map(|(junction, write)| {
+                let round = |f: &f32| if junction == 0 { *f } else { (f * 64.0).round() / 64.0 };
+                write.iter().map(round).collect()
+            })
+            .collect(),
+        ..plain
+    };
+    let (want, got) =
+        (rounded.forward(&mut stream(32, 2, None)), shifted.forward(&mut stream(32, 2, None)));
+    for (got, want) in got.iter().zip(&want) {
+        assert_close(got, want, 1e-4);
+    }
+}
+
+#[test]
+fn inference_answers_the_same() {
+    for threshold in [None, Some(THRESHOLD)] {
+        let case = case(70, 37, 9);
+        let other = Nag::new(37, SITES, 9, threshold, false);
+        case.check_inference(stream(37, 9, threshold), other);
+    }
+}
+
+#[test]
+fn a_token_alone_has_the_answer_that_it_has_among_others() {
+    let all = case(35, 37, 9);
+    let answers = all.forward(&mut stream(37, 9, None));
+    for token in [0, 31, 34] {
+        let row = token * 37..(token + 1) * 37;
+        let writes = all.writes.iter().map(|write| write[row.clone()].to_vec()).collect();
+        let one = Case { writes, ..case(1, 37, 9) };
+        for (one, all) in one.forward(&mut stream(37, 9, None)).iter().zip(&answers) {
+            assert_close(one, &all[row.clone()], 1e-6);
+        }
+    }
+}
+
+#[test]
+fn both_forms_agree() {
+    case(70, 37, 9).check_forms(|| stream(37, 9, Some(THRESHOLD)));
+}
+
+#[test]
+fn the_number_of_threads_has_no_effect() {
+    case(3 * TOKENS_PER_SUM + 5, 20, 4).check_threads(|| stream(20, 4, None));
+}
+
+#[test]
+fn what_is_not_a_number_stays_so_and_spoils_its_token_only() {
+    let clean = case(40, 16, 4);
+    for bad in [f32::NAN, f32::INFINITY] {
+        for junction in 0..=SITES {
+            let mut case = case(40, 16, 4);
+            case.writes[junction][33 * 16 + 2] = bad;
+            let mut stream = stream(16, 4, None);
+            let answers = case.forward(&mut stream);
+            let (spoilt, other) = answers[SITES].split_at(34 * 16);
+            assert!(spoilt[33 * 16..].iter().any(|x| !x.is_finite()), "{bad} at {junction}");
+            assert!(spoilt[..33 * 16].iter().chain(other).all(|x| x.is_finite()));
+            let gradients = case.backward(&mut stream);
+            assert!(gradients[0].write[..33 * 16].iter().all(|x| x.is_finite()));
+        }
+    }
+    let mut nan_params = clean;
+    nan_params.params[1][0] = f32::NAN;
+    // A gain that is not a number is not small either.
+    let answers = nan_params.forward(&mut stream(16, 4, Some(THRESHOLD)));
+    assert!(answers[SITES].iter().all(|x| x.is_nan()));
+}
+
+#[test]
+#[should_panic(expected = "kept")]
+fn without_keeping_there_is_no_way_back() {
+    let mut stream = Nag::new(2, 0, 1, None, false);
+    stream.forward(Arc::new(vec![1.0, 2.0]), &[0.0]);
+    stream.backward(&[1.0, 1.0], &[0.0]);
+}

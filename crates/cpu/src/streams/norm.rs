@@ -1,0 +1,99 @@
+//! RMSNorm of one row, `y = a x gain` with `a = scale r` and `r = 1 / sqrt(mean(x^2) + eps)`, and the
+//! way back:
+//!
+//! ```text
+//! pull = r^2 / width  sum_j d_j gain_j x_j          d: the gradient of y
+//! d_x += a (d gain - pull x)
+//! d_gain += a d x
+//! ```
+
+use crate::simd::{dot, total};
+
+/// `1 / sqrt(mean(x^2) + eps)`.
+#[inline(always)]
+pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+}
+
+/// `y = a x gain`.
+#[inline(always)]
+pub(crate) fn scale_by_gain(y: &mut [f32], a: f32, x: &[f32], gain: &[f32]) {
+    for ((y, x), gain) in y.iter_mut().zip(x).zip(gain) {
+        *y = a * x * gain;
+    }
+}
+
+/// `y *= a gain`.
+#[inline(always)]
+pub(crate) fn multiply_by_gain(y: &mut [f32], a: f32, gain: &[f32]) {
+    for (y, gain) in y.iter_mut().zip(gain) {
+        *y *= a * gain;
+    }
+}
+
+/// A norm that one row went through.
+#[derive(Clone, Copy)]
+pub(crate) struct Normed<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) inverse_rms: f32,
+    pub(crate) scale: f32,
+    pub(crate) gain: &'a [f32],
+}
+
+impl Normed<'_> {
+    /// `d_x = carry d_x + a (d gain - pull x)`, also written to `copy`, and `d_gain += a d x`.
+    #[inline(always)]
+    pub(crate) fn add_gradient(
+        self,
+        d_x: &mut [f32],
+        copy: &mut [f32],
+        carry: f32,
+        d: &[f32],
+        d_gain: &mut [f32],
+    ) {
+        let (a, pull) = (self.scale * self.inverse_rms, self.pull(d));
+        let rows = d.iter().zip(self.x).zip(self.gain);
+        let d_rows = d_x.iter_mut().zip(copy).zip(d_gain);
+        for (((d, x), gain), ((d_x, copy), d_gain)) in rows.zip(d_rows) {
+            *d_x = carry * *d_x + a * (d * gain - pull * x);
+            *copy = *d_x;
+            *d_gain += a * d * x;
+        }
+    }
+
+    /// `d = a (d gain - pull x)`, so that it is of `x`, and `d_gain += a d x`.
+    #[inline(always)]
+    pub(crate) fn take_gradient(self, d: &mut [f32], d_gain: &mut [f32]) {
+        let (a, pull) = (self.scale * self.inverse_rms, self.pull(d));
+        let rows = self.x.iter().zip(self.gain);
+        for ((x, gain), (d, d_gain)) in rows.zip(d.iter_mut().zip(d_gain)) {
+            *d_gain += a * *d * x;
+            *d = a * (*d * gain - pull * x);
+        }
+    }
+
+    /// How strongly the gradient `d` is pulled back along `x`: the norm makes the answer deaf to the
+    /// length of `x`.
+    #[inline(always)]
+    fn pull(self, d: &[f32]) -> f32 {
+        let sum = triple_dot(d, self.gain, self.x);
+        sum * self.inverse_rms * self.inverse_rms / self.x.len() as f32
+    }
+}
+
+/// `sum_j a_j b_j c_j`.
+#[inline(always)]
+fn triple_dot(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
+    const LANES: usize = 32;
+    let mut sums = [0f32; LANES];
+    let (a_chunks, b_chunks, c_chunks) =
+        (a.chunks_exact(LANES), b.chunks_exact(LANES), c.chunks_exact(LANES));
+    let rest = a_chunks.remainder().iter().zip(b_chunks.remainder()).zip(c_chunks.remainder());
+    let rest: f32 = rest.map(|((a, b), c)| a * b * c).sum();
+    for ((a, b), c) in a_chunks.zip(b_chunks).zip(c_chunks) {
+        for j in 0..LANES {
+            sums[j] += a[j] * b[j] * c[j];
+        }
+    }
+    total(sums) + rest
+}

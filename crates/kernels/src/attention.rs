@@ -1,0 +1,202 @@
+//! Causal self-attention as a whole sub-layer: projections, head norms, rotation, mixing, output.
+
+use crate::bridge::{Input, Operation, Output, run};
+use crate::seen::SeenTokens;
+use burn::tensor::Tensor;
+use hadal_cpu::Rows;
+use hadal_cpu::attention::{HeadNorms, Shape, backward_parts, forward};
+use hadal_cpu::linear::{self, Weight};
+use std::sync::Arc;
+
+/// Rotations of a run of positions.
+#[derive(Clone, Debug)]
+pub struct RopeTables {
+    /// `[time, head_dim / 2]`
+    pub cos: Arc<[f32]>,
+    /// `[time, head_dim / 2]`
+    pub sin: Arc<[f32]>,
+}
+
+/// The sizes of an attention.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+}
+
+/// The parameters of an attention.
+pub struct AttentionWeights {
+    /// `[heads * head_dim, d]`
+    pub q: Tensor<2>,
+    /// `[kv_heads * head_dim, d]`
+    pub k: Tensor<2>,
+    /// `[kv_heads * head_dim, d]`
+    pub v: Tensor<2>,
+    /// `[d, heads * head_dim]`
+    pub o: Tensor<2>,
+    /// Norms over each head, if there are any.
+    pub norms: Option<HeadGains>,
+}
+
+/// RMS norms over each head, before the rotation.
+pub struct HeadGains {
+    /// `[head_dim]`
+    pub query: Tensor<1>,
+    /// `[head_dim]`
+    pub key: Tensor<1>,
+    /// Added to the mean square.
+    pub eps: f64,
+}
+
+/// Attends within each row of `x`, from its first position on. With `recompute`, everything but `x` is
+/// computed again for the backward pass instead of being kept.
+///
+/// There is no plain form here: it is the model's own attention, which also knows caches and depth slots.
+/// Call this only where [`crate::fuses`] says so.
+///
+/// # Shapes
+/// - `x` and output: `[B, T, d]`
+pub fn attention(
+    x: Tensor<3>,
+    weights: AttentionWeights,
+    shape: AttentionShape,
+    rope: &RopeTables,
+    recompute: bool,
+) -> Tensor<3> {
+    let (operation, inputs) = prepare(x, weights, shape, rope, recompute);
+    run(operation, inputs)
+}
+
+/// Attends from rows that continue what was seen before, and adds them to it. Without a backward pass:
+/// call this only on a device without autodiff.
+///
+/// # Shapes
+/// - `x` and output: `[B, T, d]`
+/// - `rope`: the T positions behind those seen
+pub fn continued_attention(
+    x: Tensor<3>,
+    weights: AttentionWeights,
+    shape: AttentionShape,
+    rope: &RopeTables,
+    seen: SeenTokens,
+) -> Tensor<3> {
+    let (attention, inputs) = prepare(x, weights, shape, rope, false);
+    run(Continued { attention, seen }, inputs)
+}
+
+fn prepare(
+    x: Tensor<3>,
+    weights: AttentionWeights,
+    shape: AttentionShape,
+    rope: &RopeTables,
+    recompute: bool,
+) -> (Attention, Vec<Input>) {
+    let AttentionWeights { q, k, v, o, norms } = weights;
+    let eps = norms.as_ref().map(|norms| norms.eps as f32);
+    let operation = Attention { x: x.dims(), shape, rope: rope.clone(), eps, recompute };
+    let mut inputs: Vec<Input> = vec![x.into(), q.into(), k.into(), v.into(), o.into()];
+    if let Some(norms) = norms {
+        inputs.extend([norms.query.into(), norms.key.into()]);
+    }
+    (operation, inputs)
+}
+
+/// An attention with what it has seen before.
+#[derive(Debug)]
+struct Continued {
+    attention: Attention,
+    seen: SeenTokens,
+}
+
+impl Operation for Continued {
+    fn forward(&self, inputs: &[Rows], _: bool) -> Output {
+        let attention = &self.attention;
+        let x = inputs[0].values();
+        let joined = linear::forward(x, attention.width(), &attention.projections(inputs));
+        let mixed = self.seen.attend(&joined, &attention.shape(inputs), attention.x[0]);
+        let values = linear::forward(&mixed, attention.mixed_width(), &attention.output(inputs));
+        Output { values, shape: attention.x.to_vec(), saved: Vec::new() }
+    }
+
+    fn backward(&self, _: Rows, _: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        unreachable!("a continued attention is run without autodiff")
+    }
+}
+
+#[derive(Debug)]
+struct Attention {
+    x: [usize; 3],
+    shape: AttentionShape,
+    rope: RopeTables,
+    eps: Option<f32>,
+    recompute: bool,
+}
+
+impl Attention {
+    fn width(&self) -> usize {
+        self.x[2]
+    }
+
+    fn mixed_width(&self) -> usize {
+        self.shape.heads * self.shape.head_dim
+    }
+
+    fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
+        let AttentionShape { heads, kv_heads, head_dim } = self.shape;
+        let norms = self.eps.map(|eps| HeadNorms {
+            query: inputs[5].values(),
+            key: inputs[6].values(),
+            eps,
+        });
+        let (cos, sin) = (&self.rope.cos, &self.rope.sin);
+        Shape { time: self.x[1], heads, kv_heads, head_dim, cos, sin, norms }
+    }
+
+    fn projections<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 3] {
+        [1, 2, 3].map(|i| Weight::new(inputs[i].values(), self.width()))
+    }
+
+    fn output<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 1] {
+        [Weight::new(inputs[4].values(), self.mixed_width())]
+    }
+
+    /// The joined projections, the mixed values and the logarithms of the sums.
+    fn intermediates(&self, inputs: &[Rows]) -> [Vec<f32>; 3] {
+        let x = inputs[0].values();
+        let joined = linear::forward(x, self.width(), &self.projections(inputs));
+        let out = forward(&joined, &self.shape(inputs));
+        [joined, out.mixed, out.log_sums]
+    }
+}
+
+impl Operation for Attention {
+    fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
+        let saved = self.intermediates(inputs);
+        let values = linear::forward(&saved[1], self.mixed_width(), &self.output(inputs));
+        let saved = if keep && !self.recompute { saved.into() } else { Vec::new() };
+        Output { values, shape: self.x.to_vec(), saved }
+    }
+
+    fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        let [joined, mixed, log_sums] = match <[Vec<f32>; 3]>::try_from(saved) {
+            Ok(saved) => saved,
+            Err(_) => self.intermediates(inputs),
+        };
+        let mut out =
+            linear::backward(d.values(), &mixed, self.mixed_width(), &self.output(inputs));
+        let heads = backward_parts(&out.x, &joined, &mixed, &log_sums, &self.shape(inputs));
+        drop((joined, mixed));
+        let x = inputs[0].values();
+        let projections =
+            linear::backward(&heads.joined, x, self.width(), &self.projections(inputs));
+        let mut gradients = vec![projections.x];
+        gradients.extend(projections.weights);
+        gradients.push(out.weights.remove(0));
+        gradients.extend([heads.query_gain, heads.key_gain]);
+        gradients
+    }
+}

@@ -1,0 +1,58 @@
+//! A residual policy between two sub-layers, fused: see `hadal_cpu::streams`.
+
+use crate::bridge::{Operation, Output, run};
+use burn::tensor::Tensor;
+use hadal_cpu::Rows;
+use hadal_cpu::streams::Stream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A depth state that is carried past the sub-layers, one junction after another.
+///
+/// Every sub-layer must depend on what it was given: the backward pass goes back through the junctions
+/// because each one's output reaches the next one's input by way of a sub-layer.
+pub struct Junctions {
+    stream: Arc<Mutex<Box<dyn Stream>>>,
+}
+
+impl Junctions {
+    /// Takes over a stream before its first junction.
+    pub fn new(stream: Box<dyn Stream>) -> Self {
+        Self { stream: Arc::new(Mutex::new(stream)) }
+    }
+
+    /// Goes through the next junction: from a write to the next sub-layer's input.
+    ///
+    /// # Shapes
+    /// - `write` and output: `[B, T, d]`
+    /// - `params`: as the stream defines
+    pub fn pass(&mut self, write: Tensor<3>, params: Tensor<1>) -> Tensor<3> {
+        let shape = write.dims();
+        let operation = Junction { stream: self.stream.clone(), shape };
+        run(operation, vec![write.into(), params.into()])
+    }
+}
+
+#[derive(Debug)]
+struct Junction {
+    stream: Arc<Mutex<Box<dyn Stream>>>,
+    shape: [usize; 3],
+}
+
+impl Operation for Junction {
+    fn forward(&self, inputs: &[Rows], _: bool) -> Output {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = stream.forward(inputs[0].clone(), inputs[1].values());
+        Output { values, shape: self.shape.to_vec(), saved: Vec::new() }
+    }
+
+    fn backward(&self, d: Rows, inputs: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let gradient = stream.backward(d.values(), inputs[1].values());
+        vec![gradient.write, gradient.params]
+    }
+
+    /// The stream keeps of the write what it needs.
+    fn keeps(&self, input: usize) -> bool {
+        input == 1
+    }
+}

@@ -1,0 +1,79 @@
+//! The position-wise feed-forward network.
+
+use crate::bridge::{Input, Operation, Output, run};
+use crate::linear::linear;
+use crate::path::fuses;
+use burn::tensor::Tensor;
+use burn::tensor::activation::{relu, silu};
+use hadal_cpu::Rows;
+use hadal_cpu::mlp::{Mlp, backward, forward};
+
+/// The matrices of a network.
+pub struct MlpWeights {
+    /// `[hidden, width]`
+    pub up: Tensor<2>,
+    /// `[hidden, width]`, of the gated form.
+    pub gate: Option<Tensor<2>>,
+    /// `[width, hidden]`
+    pub down: Tensor<2>,
+}
+
+/// `down(relu(up x)^2)`, or with a gate `down(silu(gate x) * up x)`. With `recompute`, the hidden values
+/// are computed again for the backward pass instead of being kept.
+///
+/// # Shapes
+/// - `x` and output: `[B, T, width]`
+pub fn mlp(x: Tensor<3>, weights: MlpWeights, recompute: bool) -> Tensor<3> {
+    let MlpWeights { up, gate, down } = weights;
+    if fuses(&x.device()) {
+        let [hidden, width] = up.dims();
+        let operation = FusedMlp { shape: x.dims(), width, hidden, recompute };
+        let mut inputs: Vec<Input> = vec![x.into(), up.into(), down.into()];
+        inputs.extend(gate.map(Input::from));
+        return run(operation, inputs);
+    }
+    let raised = linear(x.clone(), up);
+    let hidden = match gate {
+        None => relu(raised).square(),
+        Some(gate) => silu(linear(x, gate)) * raised,
+    };
+    linear(hidden, down)
+}
+
+#[derive(Debug)]
+struct FusedMlp {
+    shape: [usize; 3],
+    width: usize,
+    hidden: usize,
+    recompute: bool,
+}
+
+impl FusedMlp {
+    fn mlp<'a>(&self, inputs: &'a [Rows]) -> Mlp<'a> {
+        Mlp {
+            width: self.width,
+            hidden: self.hidden,
+            up: inputs[1].values(),
+            down: inputs[2].values(),
+            gate: inputs.get(3).map(|gate| gate.values()),
+        }
+    }
+}
+
+impl Operation for FusedMlp {
+    fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
+        let out = forward(inputs[0].values(), &self.mlp(inputs));
+        let saved = if keep && !self.recompute { vec![out.hidden, out.gate] } else { Vec::new() };
+        Output { values: out.y, shape: self.shape.to_vec(), saved }
+    }
+
+    fn backward(&self, d: Rows, inputs: &[Rows], mut saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        let (x, mlp) = (inputs[0].values(), self.mlp(inputs));
+        if self.recompute {
+            let out = forward(x, &mlp);
+            saved = vec![out.hidden, out.gate];
+        }
+        let gradient = backward(d.values(), x, &saved[0], &saved[1], &mlp);
+        vec![gradient.x, gradient.up, gradient.down, gradient.gate]
+    }
+}

@@ -1,0 +1,36 @@
+//! Which form of an operation is taken.
+
+use burn::tensor::Device;
+use std::cell::Cell;
+
+thread_local! {
+    static PLAIN: Cell<bool> = const { Cell::new(false) };
+    static FUSED_CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs `work` with plain tensor operations alone. Concerns this thread, and what is recorded for the
+/// backward pass meanwhile.
+pub fn plainly<R>(work: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PLAIN.set(self.0);
+        }
+    }
+    let _restore = Restore(PLAIN.replace(true));
+    work()
+}
+
+/// How many fused operations this thread has run: tests ask whether there were any.
+pub fn fused_calls() -> u64 {
+    FUSED_CALLS.get()
+}
+
+/// Whether operations on this device are fused.
+pub fn fuses(device: &Device) -> bool {
+    !PLAIN.get() && device.clone().without_autodiff() == Device::flex()
+}
+
+pub(crate) fn count_call() {
+    FUSED_CALLS.set(FUSED_CALLS.get() + 1);
+}

@@ -1,0 +1,85 @@
+//! Several workers in turn, so that whatever else the machine does disturbs all of them alike.
+
+use super::error::BenchError;
+use super::protocol::{Closing, Ready};
+use super::worker::Worker;
+use serde::de::DeserializeOwned;
+use std::process::Command;
+
+/// Rounds that are not counted: memory is still being mapped, and the clock still rising.
+pub const WARM_UP: usize = 3;
+
+/// What a worker said.
+#[derive(Clone, Debug)]
+pub struct Measured<T> {
+    /// At first.
+    pub ready: Ready,
+    /// To every request that counts, one for each round.
+    pub times: Vec<T>,
+    /// At last.
+    pub closing: Closing,
+}
+
+impl<T> Measured<T> {
+    /// The machine's matrix product, the better of before and after.
+    pub fn gemm_gflops(&self) -> f64 {
+        self.ready.gemm_gflops.max(self.closing.gemm_gflops)
+    }
+}
+
+/// Starts a worker for each named command and asks them for `rounds` steps in turn, after
+/// [`WARM_UP`]. Only one of them works at any time; `progress` hears of each step.
+pub fn alternate<T: DeserializeOwned>(
+    commands: Vec<(String, Command)>,
+    rounds: usize,
+    mut progress: impl FnMut(),
+) -> Result<Vec<Measured<T>>, BenchError> {
+    let started = commands.into_iter().map(|(kind, mut command)| {
+        let (worker, ready) = Worker::start(&kind, &mut command)?;
+        Ok((worker, ready, Vec::with_capacity(rounds)))
+    });
+    let mut workers = started.collect::<Result<Vec<_>, BenchError>>()?;
+    for round in 0..WARM_UP + rounds {
+        for (worker, _, times) in &mut workers {
+            let answer = worker.step()?;
+            if round >= WARM_UP {
+                times.push(answer);
+            }
+            progress();
+        }
+    }
+    let measured = workers
+        .into_iter()
+        .map(|(worker, ready, times)| Ok(Measured { ready, times, closing: worker.finish()? }));
+    measured.collect()
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use super::*;
+
+    /// A worker that answers with the number of the request.
+    fn counter() -> Command {
+        let mut command = Command::new("sh");
+        let script = r#"
+            echo '{"parameters":1,"gemm_gflops":2.0}'
+            n=0
+            while read request && [ "$request" = step ]; do n=$((n + 1)); echo $n; done
+            echo '{"peak_rss_mb":null,"gemm_gflops":3.0}'"#;
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn warm_up_does_not_count_and_everybody_has_all_rounds() {
+        let commands = vec![("a".into(), counter()), ("b".into(), counter())];
+        let mut steps = 0;
+        let measured = alternate::<u32>(commands, 2, || steps += 1).unwrap();
+        assert_eq!(steps, 2 * (WARM_UP + 2));
+        for worker in &measured {
+            assert_eq!(worker.times, [4, 5]);
+            assert_eq!(worker.gemm_gflops(), 3.0);
+        }
+    }
+}

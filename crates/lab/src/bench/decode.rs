@@ -1,0 +1,88 @@
+//! Reading a prompt and writing behind it, timed.
+
+use super::error::BenchError;
+use super::job::Job;
+use super::protocol::{ContextTimes, DecodeTimes};
+use super::tokens::tokens;
+use hadal_model::{Cache, Decoder, Device, Pass, PassError, Tokens};
+use std::time::Instant;
+
+/// Tokens written behind each context. The first one is not timed: it makes room in the cache.
+pub const DECODED: usize = 9;
+
+/// Decides the initial values.
+const SEED: u64 = 0;
+
+/// The lengths of context at which tokens are timed: a quarter, a half and all of `seq`.
+pub fn contexts(seq: usize) -> Vec<usize> {
+    let mut contexts = vec![(seq / 4).max(1), (seq / 2).max(1), seq];
+    contexts.dedup();
+    contexts
+}
+
+/// A model that writes.
+pub(super) struct Decoding {
+    decoder: Decoder,
+    seq: usize,
+}
+
+impl Decoding {
+    pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
+        // Nothing is learned, so nothing has to be remembered for a backward pass.
+        let decoder = Decoder::fresh(&job.model, SEED, &Device::flex())?;
+        Ok(Self { decoder, seq: job.seq })
+    }
+
+    /// Reads a prompt of every length, and writes behind it.
+    pub(super) fn step(&self) -> Result<DecodeTimes, BenchError> {
+        let ids = tokens(0, self.seq + DECODED, self.decoder.config().vocab_size);
+        let mut prefill_ms = 0.0;
+        let contexts = contexts(self.seq).into_iter().map(|context| {
+            let (prompt, rest) = ids.split_at(context);
+            let mut cache = Cache::new(self.decoder.config());
+            // The longest comes last.
+            prefill_ms = self.read(prompt, &mut cache)?;
+            let written = rest[..DECODED].chunks(1).map(|token| self.read(token, &mut cache));
+            let ms = written.skip(1).collect::<Result<_, PassError>>()?;
+            Ok(ContextTimes { context, ms })
+        });
+        let contexts = contexts.collect::<Result<_, PassError>>()?;
+        Ok(DecodeTimes { prefill_ms, contexts })
+    }
+
+    /// Everything that is timed: from tokens to the logits of the next one, in milliseconds.
+    fn read(&self, ids: &[u32], cache: &mut Cache) -> Result<f64, PassError> {
+        let started = Instant::now();
+        let pass = Pass { cache: Some(cache), only_last: true, ..Pass::default() };
+        let logits = self.decoder.logits(&Tokens::row(ids), pass)?;
+        let logits: Vec<f32> = logits.try_into_vec_as().unwrap_or_default();
+        std::hint::black_box(&logits);
+        Ok(1e3 * started.elapsed().as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::testing::job;
+
+    #[test]
+    fn contexts_grow_to_the_whole_length() {
+        assert_eq!(contexts(256), [64, 128, 256]);
+        assert_eq!(contexts(2), [1, 2]);
+        assert_eq!(contexts(1), [1]);
+    }
+
+    #[test]
+    fn every_context_has_its_times() {
+        let mut job = job("mgr:streams=2");
+        job.model.max_seq_len = job.seq + DECODED;
+        let times = Decoding::new(&job).unwrap().step().unwrap();
+        assert!(times.prefill_ms > 0.0);
+        assert_eq!(times.contexts.iter().map(|c| c.context).collect::<Vec<_>>(), contexts(job.seq));
+        for context in &times.contexts {
+            assert_eq!(context.ms.len(), DECODED - 1);
+            assert!(context.ms.iter().all(|&ms| ms > 0.0));
+        }
+    }
+}

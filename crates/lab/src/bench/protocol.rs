@@ -1,0 +1,63 @@
+//! What a worker and its parent say to each other, one line each.
+//!
+//! The worker starts with [`Ready`]. To every line [`STEP`] it answers [`StepTimes`], or
+//! [`DecodeTimes`] if it was started to write text. To [`END`], or when its input is closed, it
+//! answers [`Closing`] and ends. All answers are JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// The request for one step.
+pub const STEP: &str = "step";
+/// The request to say goodbye.
+pub const END: &str = "end";
+
+/// The first line of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Parameters of its model.
+    pub parameters: u64,
+    /// The machine's matrix product before the first step.
+    pub gemm_gflops: f64,
+}
+
+/// One training step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepTimes {
+    /// The whole step.
+    pub step_ms: f64,
+    /// To the value of the loss.
+    pub forward_ms: f64,
+    /// From the loss to the gradient of every parameter.
+    pub backward_ms: f64,
+    /// From the gradient to a model that can make the next step.
+    pub optimizer_ms: f64,
+    /// The loss, to see that something was learned.
+    pub loss: f64,
+}
+
+/// One text: a prompt read and some tokens written, at several lengths of context.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecodeTimes {
+    /// To read the longest prompt.
+    pub prefill_ms: f64,
+    /// By length of context, shortest first.
+    pub contexts: Vec<ContextTimes>,
+}
+
+/// Tokens written behind a context.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContextTimes {
+    /// Tokens in the cache before the first of them.
+    pub context: usize,
+    /// Each token's time.
+    pub ms: Vec<f64>,
+}
+
+/// The last line of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Closing {
+    /// The most memory that the process ever held, in MiB; nothing where that is not known.
+    pub peak_rss_mb: Option<f64>,
+    /// The machine's matrix product after the last step.
+    pub gemm_gflops: f64,
+}

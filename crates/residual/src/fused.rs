@@ -1,0 +1,70 @@
+//! A traversal whose policy runs as one fused operation between every two sub-layers.
+
+use crate::probe::Place;
+use crate::residual::SubLayers;
+use crate::site::Site;
+use burn::tensor::Tensor;
+use hadal_cpu::streams::Stream;
+use hadal_kernels::Junctions;
+
+/// What the backward pass may compute again instead of keeping it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// MGR's streams are not kept but computed backwards, except for this share of rows, those with the
+    /// widest gates. `None` keeps all of them.
+    pub inversion: Option<f64>,
+    /// Sub-layers keep their input alone and run a second time in the backward pass.
+    pub recompute: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { inversion: Some(0.01), recompute: false }
+    }
+}
+
+/// The way from one present sub-layer to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// The sub-layer that wrote; none in front of the first one.
+    pub from: Option<Site>,
+    /// Who reads next.
+    pub to: Place,
+}
+
+/// The passages of a traversal past these sub-layers.
+pub(crate) fn passages(present: &[Site]) -> Vec<Passage> {
+    let from = std::iter::once(None).chain(present.iter().copied().map(Some));
+    let to = present.iter().copied().map(Place::Site).chain([Place::Out]);
+    from.zip(to).map(|(from, to)| Passage { from, to }).collect()
+}
+
+/// A policy as a stream, with the parameters of each of its junctions.
+pub struct Fused {
+    /// The depth state before the first junction.
+    pub stream: Box<dyn Stream>,
+    /// One for each passage, in the layout of the stream.
+    pub params: Vec<Tensor<1>>,
+}
+
+impl Fused {
+    /// From the embedding to the head's input.
+    pub(crate) fn traverse(
+        self,
+        embedding: Tensor<3>,
+        layers: &mut dyn SubLayers,
+        present: &[Site],
+    ) -> Tensor<3> {
+        let mut junctions = Junctions::new(self.stream);
+        let mut params = self.params.into_iter();
+        let mut pass = |write| match params.next() {
+            Some(params) => junctions.pass(write, params),
+            None => unreachable!("a passage without parameters"),
+        };
+        let mut input = pass(embedding);
+        for &site in present {
+            input = pass(layers.run(site, input));
+        }
+        input
+    }
+}
