@@ -2,6 +2,7 @@
 
 mod commands;
 mod failure;
+mod memory;
 mod model_file;
 mod output;
 
@@ -22,6 +23,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    memory::keep_pages();
     // The tokenizer library can panic on a broken file; it is caught and reported as an error, so
     // the default hook's trace would only be noise.
     std::panic::set_hook(Box::new(|_| {}));

@@ -306,11 +306,14 @@ fn inverse_rms(x: &[f32], eps: f32) -> f32 {
 fn rotate(out: &mut [f32], x: &[f32], t: usize, shape: &Shape, direction: f32) {
     let half = shape.head_dim / 2;
     let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
-    let (a, b) = x.split_at(half);
+    // Lengths that the compiler can see are equal: without them the loop is not vectorised.
+    let (a, b) = (&x[..half], &x[half..][..half]);
     let (out_a, out_b) = out.split_at_mut(half);
+    let (out_a, out_b) = (&mut out_a[..half], &mut out_b[..half]);
     for j in 0..half {
         let sin = direction * sin[j];
-        (out_a[j], out_b[j]) = (a[j] * cos[j] - b[j] * sin, b[j] * cos[j] + a[j] * sin);
+        out_a[j] = a[j] * cos[j] - b[j] * sin;
+        out_b[j] = b[j] * cos[j] + a[j] * sin;
     }
 }
 
@@ -319,9 +322,12 @@ fn rotate_in_place(x: &mut [f32], t: usize, shape: &Shape, direction: f32) {
     let half = shape.head_dim / 2;
     let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
     let (a, b) = x.split_at_mut(half);
+    let (a, b) = (&mut a[..half], &mut b[..half]);
     for j in 0..half {
         let sin = direction * sin[j];
-        (a[j], b[j]) = (a[j] * cos[j] - b[j] * sin, b[j] * cos[j] + a[j] * sin);
+        let (left, right) = (a[j], b[j]);
+        a[j] = left * cos[j] - right * sin;
+        b[j] = right * cos[j] + left * sin;
     }
 }
 
@@ -599,9 +605,12 @@ simd! {
             let (d_live, d_future) = d_scores[..keys].split_at_mut(seen);
             future.fill(0.0);
             d_future.fill(0.0);
-            for (score, d) in live.iter_mut().zip(d_live) {
-                let weight = exp(*score - log_sum);
-                *score = weight;
+            // Two simple loops over copies of the row's numbers: the compiler vectorises each of them.
+            let (log_sum, sum) = (*log_sum, *sum);
+            for score in live.iter_mut() {
+                *score = exp(*score - log_sum);
+            }
+            for (d, weight) in d_live.iter_mut().zip(live.iter()) {
                 *d = weight * (*d - sum) * scale;
             }
         }

@@ -94,6 +94,14 @@ simd! {
     /// One panel: `columns` columns from `column`, as many rows from `start` as `out` has room for.
     fn pack_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: usize) {
         let first = start * b.row + column * b.column;
+        if b.column == 1 && columns == NR {
+            for (p, out) in out.as_chunks_mut::<NR>().0.iter_mut().enumerate() {
+                let from = first + p * b.row;
+                // A copy of known length is two registers, not a call.
+                *out = b.data[from..from + NR].try_into().unwrap_or([0.0; NR]);
+            }
+            return;
+        }
         if b.column == 1 {
             for (p, out) in out.chunks_exact_mut(NR).enumerate() {
                 let from = first + p * b.row;
@@ -181,12 +189,8 @@ pub(crate) fn multiply(
         for panel in 0..n.div_ceil(NR) {
             let b = &b.panel(start, panel)[..depth * NR];
             let columns = NR.min(n - panel * NR);
-            for row in (0..m).step_by(MR) {
-                let rows = MR.min(m - row);
-                let a = A { data: &a[row * lda..], row: lda, step: 1 };
-                let c = &mut c[row * ldc + panel * NR..];
-                tile(rows, columns, depth, a, b, c, ldc, store);
-            }
+            let a = A { data: a, row: lda, step: 1, tile: MR * lda };
+            multiply_panel([m, columns, depth], a, b, &mut c[panel * NR..], ldc, store);
         }
     }
 }
@@ -213,11 +217,8 @@ pub(crate) fn multiply_transposed(
         for panel in 0..n.div_ceil(NR) {
             let b = &b.panel(start, panel)[..depth * NR];
             let columns = NR.min(n - panel * NR);
-            for (i, row) in (0..m).step_by(MR).enumerate() {
-                let a = A { data: &scratch.a[i * stride..], row: 1, step: MR };
-                let c = &mut c[row * ldc + panel * NR..];
-                tile(MR.min(m - row), columns, depth, a, b, c, ldc, store);
-            }
+            let a = A { data: &scratch.a, row: 1, step: MR, tile: stride };
+            multiply_panel([m, columns, depth], a, b, &mut c[panel * NR..], ldc, store);
         }
     }
 }
@@ -233,12 +234,12 @@ simd! {
         out: &mut [f32], stride: usize, a: &[f32], lda: usize, m: usize, depth: usize,
     ) {
         for p in 0..depth {
-            let row = &a[p * lda..p * lda + m];
-            let full = row.chunks_exact(MR);
-            let rest = full.remainder();
-            for (i, six) in full.enumerate() {
-                let at = i * stride + p * MR;
-                out[at..at + MR].copy_from_slice(six);
+            let (full, rest) = a[p * lda..p * lda + m].as_chunks::<MR>();
+            for (tile, six) in out[p * MR..].chunks_mut(stride).zip(full) {
+                // A copy of known length is a few moves, not a call.
+                if let Some(out) = tile.first_chunk_mut::<MR>() {
+                    *out = *six;
+                }
             }
             if !rest.is_empty() {
                 let at = (m / MR) * stride + p * MR;
@@ -248,39 +249,56 @@ simd! {
     }
 }
 
-/// Where the micro-kernel finds its rows of A: element `(r, p)` at `r * row + p * step`.
+/// Where the micro-kernel finds A: element `(r, p)` of tile i at `i * tile + r * row + p * step`.
 #[derive(Clone, Copy)]
 struct A<'a> {
     data: &'a [f32],
     row: usize,
     step: usize,
+    tile: usize,
 }
 
-/// One register tile of C, at the edges by way of a full one.
-fn tile(
-    rows: usize,
-    columns: usize,
-    depth: usize,
+impl<'a> A<'a> {
+    fn of_tile(self, index: usize) -> Self {
+        Self { data: &self.data[index * self.tile..], ..self }
+    }
+}
+
+/// One panel of C, at most [`NR`] columns wide.
+fn multiply_panel(
+    [m, columns, depth]: [usize; 3],
     a: A,
     b: &[f32],
     c: &mut [f32],
     ldc: usize,
     store: Store,
 ) {
-    if columns == NR {
-        return micro_kernel(rows, depth, a, b, c, ldc, store);
+    let full = if columns == NR { m / MR } else { 0 };
+    if full > 0 {
+        full_tiles(full, depth, a, b, c, ldc, store);
     }
-    let mut full = [0.0; MR * NR];
-    micro_kernel(rows, depth, a, b, &mut full, NR, Store { add: false, ..store });
-    for (c, full) in c.chunks_mut(ldc).zip(full.chunks_exact(NR)).take(rows) {
-        for (c, full) in c[..columns].iter_mut().zip(full) {
-            *c = *full + if store.add { *c } else { 0.0 };
+    // Edges go by way of a full tile.
+    for index in full..m.div_ceil(MR) {
+        let rows = MR.min(m - index * MR);
+        let mut whole = [0.0; MR * NR];
+        let set = Store { add: false, ..store };
+        if rows == MR {
+            full_tiles(1, depth, a.of_tile(index), b, &mut whole, NR, set);
+        } else {
+            some_rows(rows, depth, a.of_tile(index), b, &mut whole, NR, set);
+        }
+        let c = c[index * MR * ldc..].chunks_mut(ldc);
+        for (c, whole) in c.zip(whole.chunks_exact(NR)).take(rows) {
+            for (c, whole) in c[..columns].iter_mut().zip(whole) {
+                *c = *whole + if store.add { *c } else { 0.0 };
+            }
         }
     }
 }
 
-fn micro_kernel(
-    rows: usize,
+/// `tiles` tiles of [`MR`] rows and [`NR`] columns, one below the other.
+fn full_tiles(
+    tiles: usize,
     depth: usize,
     a: A,
     b: &[f32],
@@ -288,16 +306,32 @@ fn micro_kernel(
     ldc: usize,
     store: Store,
 ) {
+    let last = (tiles - 1) * a.tile + (MR - 1) * a.row + (depth - 1) * a.step;
+    assert!(a.data.len() > last && b.len() >= depth * NR);
+    assert!(c.len() >= (tiles * MR - 1) * ldc + NR);
+    #[cfg(target_arch = "x86_64")]
+    if !crate::simd::is_portable() {
+        // SAFETY: AVX2 and FMA were detected, and the lengths were checked above.
+        return unsafe { avx2::full_tiles(tiles, depth, a, b, c, ldc, store) };
+    }
+    for index in 0..tiles {
+        portable_kernel(MR, depth, a.of_tile(index), b, &mut c[index * MR * ldc..], ldc, store);
+    }
+}
+
+/// One tile of fewer rows.
+fn some_rows(rows: usize, depth: usize, a: A, b: &[f32], c: &mut [f32], ldc: usize, store: Store) {
     assert!(rows <= MR && a.data.len() > (rows - 1) * a.row + (depth - 1) * a.step);
     assert!(b.len() >= depth * NR && c.len() >= (rows - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
     if !crate::simd::is_portable() {
         // SAFETY: AVX2 and FMA were detected, and the lengths were checked above.
-        return unsafe { avx2::micro_kernel(rows, depth, a, b, c, ldc, store) };
+        return unsafe { avx2::some_rows(rows, depth, a, b, c, ldc, store) };
     }
     portable_kernel(rows, depth, a, b, c, ldc, store);
 }
 
+/// Row by row, with the sums of one row in registers: four of them on any x86-64, and on NEON.
 fn portable_kernel(
     rows: usize,
     depth: usize,
@@ -309,7 +343,7 @@ fn portable_kernel(
 ) {
     for r in 0..rows {
         let mut sums = [0f32; NR];
-        for (p, b) in b.chunks_exact(NR).take(depth).enumerate() {
+        for (p, b) in b.as_chunks::<NR>().0.iter().take(depth).enumerate() {
             let x = a.data[r * a.row + p * a.step];
             for j in 0..NR {
                 sums[j] += x * b[j];
@@ -326,14 +360,35 @@ fn portable_kernel(
 mod avx2 {
     //! The tile in twelve of the sixteen registers.
 
-    use super::{A, NR, Store};
+    use super::{A, MR, NR, Store};
     use std::arch::x86_64::*;
 
     /// # Safety
-    /// Needs AVX2 and FMA, `rows` rows of `depth` elements behind `a`, `depth * NR` elements in `b`, and
-    /// `rows` rows of `NR` elements in `c`.
+    /// Needs AVX2 and FMA, `tiles` tiles of `MR` rows of `depth` elements behind `a`, `depth * NR` elements in
+    /// `b`, and `tiles * MR` rows of `NR` elements in `c`.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn micro_kernel(
+    pub(super) unsafe fn full_tiles(
+        tiles: usize,
+        depth: usize,
+        a: A,
+        b: &[f32],
+        c: &mut [f32],
+        ldc: usize,
+        store: Store,
+    ) {
+        let (b, c) = (b.as_ptr(), c.as_mut_ptr());
+        for index in 0..tiles {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                tile::<MR>(depth, a.of_tile(index), b, c.add(index * MR * ldc), ldc, store);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The same for one tile of `rows` rows.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn some_rows(
         rows: usize,
         depth: usize,
         a: A,
@@ -346,7 +401,6 @@ mod avx2 {
         // SAFETY: passed on from the caller.
         unsafe {
             match rows {
-                6 => tile::<6>(depth, a, b, c, ldc, store),
                 5 => tile::<5>(depth, a, b, c, ldc, store),
                 4 => tile::<4>(depth, a, b, c, ldc, store),
                 3 => tile::<3>(depth, a, b, c, ldc, store),
@@ -370,7 +424,7 @@ mod avx2 {
         unsafe {
             let sums = match a.step {
                 1 => sums::<M, 1>(depth, a.data.as_ptr(), a.row, b),
-                _ => sums::<M, { super::MR }>(depth, a.data.as_ptr(), 1, b),
+                _ => sums::<M, MR>(depth, a.data.as_ptr(), 1, b),
             };
             let scale = _mm256_set1_ps(store.scale);
             for (r, [low, high]) in sums.into_iter().enumerate() {
@@ -471,51 +525,5 @@ mod tests {
         let mut scratch = Scratch::default();
         multiply([m, n, k], &a, k, &packed, &mut c, n, Store::SET, &mut scratch);
         assert_close(&c, &reference(|i, p| a[i * k + p], &b, [m, n, k]), 1e-5);
-    }
-
-    #[test]
-    #[ignore = "a measurement"]
-    fn speed() {
-        for (n, k) in [(256, 256), (768, 256), (1024, 256), (256, 1024), (1024, 1024)] {
-            let m = 2016;
-            let (a, b) = (noise("a", m * k), noise("b", k * n));
-            let mut best = [0f64; 2];
-            for _ in 0..20 {
-                let start = std::time::Instant::now();
-                let packed = Packed::new(View::transposed(&b, k), k, n);
-                let c = filled(m * n, |c| {
-                    c.par_chunks_mut(ROWS * n).zip(a.par_chunks(ROWS * k)).for_each(|(c, a)| {
-                        let mut s = Scratch::default();
-                        multiply([a.len() / k, n, k], a, k, &packed, c, n, Store::SET, &mut s)
-                    })
-                });
-                let flops = 2.0 * (m * n * k) as f64 / 1e9;
-                best[0] = best[0].max(flops / start.elapsed().as_secs_f64());
-                std::hint::black_box(c);
-                // dW [n, k] = C^T A over m tokens
-                let y = noise("y", m * n);
-                let start = std::time::Instant::now();
-                let packed = Packed::new(View::rows(&a, k), m, k);
-                let rows = (n / 4).div_ceil(MR) * MR;
-                let w = filled(n * k, |w| {
-                    w.par_chunks_mut(rows * k).enumerate().for_each(|(i, w)| {
-                        let mut s = Scratch::default();
-                        multiply_transposed(
-                            [w.len() / k, k, m],
-                            &y[i * rows..],
-                            n,
-                            &packed,
-                            w,
-                            k,
-                            Store::SET,
-                            &mut s,
-                        )
-                    })
-                });
-                best[1] = best[1].max(flops / start.elapsed().as_secs_f64());
-                std::hint::black_box(w);
-            }
-            eprintln!("{k}->{n}: forward {:.0} weights {:.0} GF/s", best[0], best[1]);
-        }
     }
 }

@@ -100,12 +100,20 @@ pub(crate) fn square_and_dot(a: &[f32], b: &[f32]) -> (f32, f32) {
     (total(squares) + square, total(products) + product)
 }
 
-/// The sum of partial sums, by halves.
+/// The sum of at least eight partial sums, by halves.
 #[inline(always)]
 pub(crate) fn total<const N: usize>(mut sums: [f32; N]) -> f32 {
     let mut count = N;
-    while count > 1 {
+    while count > 8 {
         count /= 2;
+        for j in 0..count {
+            sums[j] += sums[j + count];
+        }
+    }
+    // Without the box, the compiler shapes the loops in front of this sum after its last pairs, and
+    // vectorises them two elements wide instead of eight.
+    let mut sums: [f32; 8] = std::hint::black_box(std::array::from_fn(|j| sums[j]));
+    for count in [4, 2, 1] {
         for j in 0..count {
             sums[j] += sums[j + count];
         }
@@ -127,18 +135,21 @@ pub(crate) fn add_scaled(y: &mut [f32], a: f32, x: &[f32]) {
 pub(crate) fn exp(x: f32) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_375;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    /// Adding and taking away this rounds to the nearest integer.
+    /// Adding this leaves the nearest integer in the last bits, and taking it away again the integer
+    /// itself. A cast to an integer would saturate, and the loop would not be vectorised.
     const ROUND: f32 = 12_582_912.0;
     let floor = if x < -87.0 { 0.0 } else { 1.0 };
     let x = x.clamp(-87.0, 88.0);
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let f = (x - n * LN_2_HIGH) - n * LN_2_LOW;
     let p = 1.0
         + f * (1.0
             + f * (0.5
                 + f * (0.166_666_67
                     + f * (0.041_666_67 + f * (0.008_333_334 + f * 0.001_388_889)))));
-    f32::from_bits((((n as i32) + 127) << 23) as u32) * p * floor
+    let power = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    f32::from_bits(power) * p * floor
 }
 
 #[cfg(test)]

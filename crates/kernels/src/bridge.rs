@@ -69,16 +69,7 @@ pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>)
         3 => Dispatch::run3(next(), next(), next(), operation),
         4 => Dispatch::run4(next(), next(), next(), next(), operation),
         5 => Dispatch::run5(next(), next(), next(), next(), next(), operation),
-        7 => Dispatch::run7(
-            next(),
-            next(),
-            next(),
-            next(),
-            next(),
-            next(),
-            next(),
-            operation,
-        ),
+        7 => Dispatch::run7(next(), next(), next(), next(), next(), next(), next(), operation),
         count => unreachable!("no operation has {count} inputs"),
     };
     Tensor::from_dispatch(out)

@@ -4,12 +4,12 @@ use burn::tensor::Device;
 use std::cell::Cell;
 
 thread_local! {
-    static PLAIN: Cell<bool> = const { Cell::new(false) };
+    static PLAIN: Cell<bool> = Cell::new(std::env::var_os("HADAL_PLAIN").is_some());
     static FUSED_CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Runs `work` with plain tensor operations alone. Concerns this thread, and what is recorded for the
-/// backward pass meanwhile.
+/// backward pass meanwhile. The environment variable `HADAL_PLAIN` does the same for a whole program.
 pub fn plainly<R>(work: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod data;
 pub mod optim;
 mod parity;
+pub mod pool;
 pub mod tasks;
 pub mod train;
 

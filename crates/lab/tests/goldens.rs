@@ -1,5 +1,6 @@
 //! Every trace in the repository, whoever computed it.
 
+use hadal_kernels::{fused_calls, plainly};
 use hadal_lab::{DEFAULT_TOLERANCE, parity};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,17 @@ fn directories(of: &str) -> Vec<PathBuf> {
     found
 }
 
+/// On the fused path, which must really be taken, and on the plain one.
 fn assert_parity(directories: &[PathBuf]) {
+    let before = fused_calls();
+    assert_each(directories);
+    assert!(fused_calls() > before, "no fused operation was run");
+    let before = fused_calls();
+    plainly(|| assert_each(directories));
+    assert_eq!(fused_calls(), before, "a fused operation was run");
+}
+
+fn assert_each(directories: &[PathBuf]) {
     for directory in directories {
         let report = parity(directory, DEFAULT_TOLERANCE).unwrap();
         let wrong: Vec<_> = report.comparisons.iter().filter(|c| !c.passed).collect();

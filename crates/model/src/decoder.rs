@@ -214,7 +214,10 @@ impl Decoder {
         pass: Pass,
     ) -> Result<Tensor<1>, PassError> {
         if targets.ids.len() != tokens.ids.len() {
-            return Err(PassError::Targets { targets: targets.ids.len(), inputs: tokens.ids.len() });
+            return Err(PassError::Targets {
+                targets: targets.ids.len(),
+                inputs: tokens.ids.len(),
+            });
         }
         self.check_vocabulary(targets)?;
         let hidden = self.hidden(tokens, pass)?;

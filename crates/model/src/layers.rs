@@ -71,7 +71,8 @@ impl Layers<'_> {
             match &mut self.cache {
                 None => return attention.fused(x, &self.rope, self.memory.recompute),
                 Some(cache) if !device.is_autodiff() => {
-                    return cache.with_fused(block, |seen| attention.continued(x, &self.rope, seen));
+                    return cache
+                        .with_fused(block, |seen| attention.continued(x, &self.rope, seen));
                 }
                 Some(_) => {}
             }

@@ -4,6 +4,7 @@
 //! and every earlier sub-layer's output (full), or sums of them over blocks of sub-layers (block).
 //! Queries start at zero, which is a plain mean. "Attention Residuals", arXiv 2603.15031.
 
+use crate::fused::{Fused, Memory, Passage, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, PolicyConfig};
 use crate::pool::{Pooled, Source, pool};
@@ -13,6 +14,7 @@ use crate::site::{Dimensions, Site};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use hadal_cpu::streams::{AttnRes, AttnResJunction};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`AttentionResiduals`].
@@ -168,6 +170,33 @@ impl Residual for AttentionResiduals {
             sources.closed.push(Source::new(sum, self.eps));
         }
         sources
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let block = |site: Site| site.index / self.block_size;
+        let before = std::iter::once(None).chain(passages.iter().map(|passage| passage.from));
+        let junction = |(passage, before): (&Passage, Option<Site>)| AttnResJunction {
+            joins: before.is_some() && before.map(block) == passage.from.map(block),
+            query: passage.to != Place::Site(Site::new(0)),
+        };
+        let junctions: Vec<_> = passages.iter().zip(before).map(junction).collect();
+        let reader = |passage: &Passage| {
+            let norm = gain(&self.norms, &self.final_norm, passage.to);
+            let reader = match passage.to {
+                Place::Out => &self.out,
+                Place::Site(site) => match site.index.checked_sub(1) {
+                    None => return norm,
+                    Some(reader) => &self.readers[reader],
+                },
+            };
+            join(vec![reader.query.val() * reader.key_norm.val(), norm])
+        };
+        let params: Vec<_> = passages.iter().map(reader).collect();
+        let width = self.final_norm.gain().dims()[0];
+        Some(Fused {
+            stream: Box::new(AttnRes::new(width, self.eps as f32, junctions, keep)),
+            params,
+        })
     }
 
     fn close(&self, sources: Sources, probe: &mut dyn Probe) -> Tensor<3> {

@@ -1,5 +1,6 @@
 //! A traversal whose policy runs as one fused operation between every two sub-layers.
 
+use crate::norm::RmsNorm;
 use crate::probe::Place;
 use crate::residual::SubLayers;
 use crate::site::Site;
@@ -30,6 +31,19 @@ pub struct Passage {
     pub from: Option<Site>,
     /// Who reads next.
     pub to: Place,
+}
+
+/// One flat tensor of a junction's parameters, in order.
+pub(crate) fn join(parts: Vec<Tensor<1>>) -> Tensor<1> {
+    Tensor::cat(parts, 0)
+}
+
+/// The gain of the norm in front of a reader.
+pub(crate) fn gain(norms: &[RmsNorm], final_norm: &RmsNorm, reader: Place) -> Tensor<1> {
+    match reader {
+        Place::Site(site) => norms[site.index].gain(),
+        Place::Out => final_norm.gain(),
+    }
 }
 
 /// The passages of a traversal past these sub-layers.

@@ -14,6 +14,7 @@ use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use hadal_cpu::streams::MixingKind;
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`HyperConnections`].
@@ -149,6 +150,26 @@ impl Mixer for Connection {
         };
         // The paper's `res` is indexed [source, target].
         Mix { pre, res: res.swap_dims(2, 3), post }
+    }
+
+    fn kind(&self) -> MixingKind {
+        if self.dynamic.is_some() { MixingKind::Dynamic } else { MixingKind::Static }
+    }
+
+    fn params(&self) -> Vec<Tensor<1>> {
+        let mut parts = vec![self.pre.val(), self.post.val(), self.res.val().flatten(0, 1)];
+        if let Some(dynamic) = &self.dynamic {
+            let gain = dynamic.norm.gain();
+            let rows = dynamic.res_weight.val().transpose() * gain.clone().unsqueeze();
+            parts.extend([
+                dynamic.mix_scale.val(),
+                dynamic.post_scale.val(),
+                dynamic.pre_weight.val() * gain.clone(),
+                dynamic.post_weight.val() * gain,
+                rows.flatten(0, 1),
+            ]);
+        }
+        parts
     }
 }
 

@@ -4,6 +4,7 @@
 //! and keeps deep blocks useful. Sun et al., "The Curse of Depth in Large Language Models",
 //! arXiv 2502.05795.
 
+use crate::fused::{Fused, Memory, Passage, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, BASE_STD, Cost, InitialGate, Matrix, PolicyConfig};
 use crate::prenorm::additive_cost;
@@ -13,6 +14,7 @@ use crate::site::{Dimensions, Site};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
+use hadal_cpu::streams::{Additive, AdditiveStep};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`LayerNormScaling`]: there are none.
@@ -85,6 +87,23 @@ impl Residual for LayerNormScaling {
 
     fn write(&self, _: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
         x + y
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let reader = |passage: &Passage| gain(&self.norms, &self.final_norm, passage.to);
+        let params: Vec<_> = passages.iter().map(reader).collect();
+        let scale = |to| match to {
+            Place::Site(site) => self.scales[site.index],
+            Place::Out => 1.0,
+        };
+        let step = |passage: &Passage| AdditiveStep {
+            skip: 1.0,
+            post: false,
+            pre: Some(scale(passage.to) as f32),
+        };
+        let steps = passages.iter().map(step).collect();
+        let (width, eps) = (params[0].dims()[0], self.final_norm.eps() as f32);
+        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
     }
 
     fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {

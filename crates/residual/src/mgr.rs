@@ -11,6 +11,7 @@
 //! can grow beyond the largest write, and every update can be undone. Gates start nearly closed, by
 //! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
 
+use crate::fused::{Fused, Memory, Passage, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::{Pooled, Source, pool};
@@ -23,6 +24,7 @@ use burn::tensor::{
     Tensor,
     activation::{sigmoid, softmax},
 };
+use hadal_cpu::streams::mgr::{self, Gate, Mgr, Settings};
 use serde::{Deserialize, Serialize};
 
 /// How gates relate to each other.
@@ -333,6 +335,40 @@ impl Residual for MultiGate {
     fn needs(&self, site: Site) -> Option<&'static str> {
         (site.index < self.streams - 1 && !self.gates.is_empty())
             .then_some("it fills one of the streams that all later gates expect")
+    }
+
+    fn fused(&self, passages: &[Passage], memory: &Memory, keep: bool) -> Option<Fused> {
+        let params = passages.iter().map(|passage| {
+            let mut parts = Vec::new();
+            if let Some(gate) = passage.from.and_then(|site| self.gate(site)) {
+                parts.extend([scaled(&gate.weight), gate.bias.val()]);
+            }
+            if passage.from.is_some() {
+                parts.push(scaled(match passage.to {
+                    Place::Out => &self.out,
+                    Place::Site(site) => &self.queries[site.index - 1],
+                }));
+            }
+            parts.push(gain(&self.norms, &self.final_norm, passage.to));
+            join(parts)
+        });
+        let params: Vec<_> = params.collect();
+        let gate = match self.gates.first().map(|gate| gate.kind) {
+            Some(MultiGateKind::Independent) => Gate::Independent,
+            _ => Gate::Competitive,
+        };
+        let settings = Settings {
+            width: self.out.dims()[0],
+            eps: self.eps as f32,
+            streams: self.streams,
+            gate,
+            memory: match memory.inversion {
+                Some(share) => mgr::Memory::Inversion { share },
+                None => mgr::Memory::Exact,
+            },
+        };
+        let stream = Box::new(Mgr::new(settings, passages.len(), keep));
+        Some(Fused { stream, params })
     }
 
     fn close(&self, streams: Vec<Source>, probe: &mut dyn Probe) -> Tensor<3> {

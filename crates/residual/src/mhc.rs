@@ -14,6 +14,7 @@ use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, activation::sigmoid};
+use hadal_cpu::streams::MixingKind;
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -182,6 +183,21 @@ impl ManifoldSite {
     }
 }
 
+impl Linear {
+    /// `scale W`, one row for each output.
+    fn rows(&self) -> Tensor<1> {
+        (self.weight.val().transpose() * self.scale.val().unsqueeze()).flatten(0, 1)
+    }
+}
+
+impl ManifoldSite {
+    /// The parameters of the fused form.
+    pub(crate) fn params(&self) -> Vec<Tensor<1>> {
+        let maps = [&self.pre, &self.post, &self.res];
+        maps.iter().map(|map| map.bias.val()).chain(maps.iter().map(|map| map.rows())).collect()
+    }
+}
+
 /// A site that makes its mixing doubly stochastic by iteration.
 #[derive(Module, Debug)]
 pub struct SinkhornSite {
@@ -194,6 +210,14 @@ impl Mixer for SinkhornSite {
         let [batch, time, n, _] = streams.dims();
         self.linear
             .mix(streams, |logits| sinkhorn(logits.reshape([batch, time, n, n]), self.iterations))
+    }
+
+    fn kind(&self) -> MixingKind {
+        MixingKind::Sinkhorn { iterations: self.iterations }
+    }
+
+    fn params(&self) -> Vec<Tensor<1>> {
+        self.linear.params()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData, activation::softmax};
+use hadal_cpu::streams::MixingKind;
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`ManifoldLite`].
@@ -122,6 +123,14 @@ impl Mixer for BirkhoffSite {
     fn mix(&self, streams: &Tensor<4>) -> Mix {
         let n = streams.dims()[2];
         self.linear.mix(streams, |logits| mixture_of_permutations(logits, n))
+    }
+
+    fn kind(&self) -> MixingKind {
+        MixingKind::Permutations
+    }
+
+    fn params(&self) -> Vec<Tensor<1>> {
+        self.linear.params()
     }
 }
 

@@ -3,6 +3,7 @@
 //! PostNorm keeps gradients healthy in deep layers, PreNorm in shallow ones; Mix-LN puts each where
 //! it is strong. Li et al., "Mix-LN", arXiv 2412.13795.
 
+use crate::fused::{Fused, Memory, Passage, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig};
 use crate::prenorm::additive_cost;
@@ -12,6 +13,7 @@ use crate::site::{Dimensions, Site};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
+use hadal_cpu::streams::{Additive, AdditiveStep};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`MixLn`].
@@ -93,6 +95,32 @@ impl Residual for MixLn {
     fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
         let sum = x + y;
         if self.post[site.index] { self.norms[site.index].forward(sum) } else { sum }
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let post = |site: &Site| self.post[site.index];
+        let step = |passage: &Passage| {
+            let reads_raw = matches!(&passage.to, Place::Site(site) if post(site));
+            AdditiveStep {
+                skip: 1.0,
+                post: passage.from.as_ref().is_some_and(post),
+                pre: (!reads_raw).then_some(1.0),
+            }
+        };
+        let steps: Vec<AdditiveStep> = passages.iter().map(step).collect();
+        let device = self.final_norm.gain().device();
+        let params = passages.iter().zip(&steps).map(|(passage, step)| {
+            let writer = passage.from.filter(|_| step.post);
+            let mut parts: Vec<_> =
+                writer.map(|site| self.norms[site.index].gain()).into_iter().collect();
+            if step.pre.is_some() {
+                parts.push(gain(&self.norms, &self.final_norm, passage.to));
+            }
+            if parts.is_empty() { Tensor::zeros([0], &device) } else { join(parts) }
+        });
+        let params = params.collect();
+        let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
+        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
     }
 
     fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {

@@ -11,6 +11,7 @@
 //! losing a rotation of at most `arctan` of the threshold. The read-out is `exp(s) r / d`: the norm
 //! lane is the inverse temperature of the logits. arXiv 2606.16112; the skip rule is ours.
 
+use crate::fused::{Fused, Memory, Passage, join};
 use crate::policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
 use crate::pool::project;
 use crate::probe::{Place, Probe, Signal, show};
@@ -22,6 +23,7 @@ use burn::tensor::{
     Bool, Tensor,
     activation::{sigmoid, softmax, softplus},
 };
+use hadal_cpu::streams::Nag;
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -237,6 +239,34 @@ impl Residual for NormAgnostic {
         };
         show(probe, Place::Site(site), Signal::LogNorm, || after.log_norm.clone());
         after
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let params = passages.iter().map(|passage| {
+            let mut parts = Vec::new();
+            if passage.from.is_none() {
+                parts.push(self.log_gain.val());
+            }
+            if let Place::Site(site) = passage.to {
+                let Modulator { alpha, directions, bias, mix, sharpness } = &self.sites[site.index];
+                parts.extend([
+                    directions.val().flatten(0, 1),
+                    bias.val(),
+                    softmax(mix.val(), 0),
+                    softplus(sharpness.val(), 1.0),
+                    alpha.val() * self.warmth,
+                ]);
+            }
+            match parts.is_empty() {
+                true => Tensor::zeros([0], &self.log_gain.val().device()),
+                false => join(parts),
+            }
+        });
+        let params = params.collect();
+        let [directions, width] = self.sites.first()?.directions.dims();
+        let threshold = self.skip_threshold.map(|tau| tau as f32);
+        let stream = Nag::new(width, passages.len() - 1, directions, threshold, keep);
+        Some(Fused { stream: Box::new(stream), params })
     }
 
     fn warm(&mut self, share: f64) {

@@ -4,6 +4,7 @@
 //! norm at every sub-layer. Vaswani et al., "Attention Is All You Need", arXiv 1706.03762.
 //! DeepNorm is the same module with a weight on the skip.
 
+use crate::fused::{Fused, Memory, Passage};
 use crate::norm::{RmsNorm, sub_layer_norms};
 use crate::policy::{About, BASE_STD, Cost, Matrix, PolicyConfig};
 use crate::probe::{Place, Probe, Signal, show};
@@ -12,6 +13,7 @@ use crate::site::{Dimensions, Site};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
+use hadal_cpu::streams::{Additive, AdditiveStep};
 use serde::{Deserialize, Serialize};
 
 /// Settings of PostNorm: there are none.
@@ -76,6 +78,26 @@ impl Residual for PostNorm {
     fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
         let skip = if self.skip == 1.0 { x } else { x * self.skip };
         self.norms[site.index].forward(skip + y)
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let norm = self.norms.first()?;
+        let nothing = || Tensor::zeros([0], &norm.gain().device());
+        let writer = |passage: &Passage| match passage.from {
+            Some(site) => self.norms[site.index].gain(),
+            None => nothing(),
+        };
+        let step = |passage: &Passage| AdditiveStep {
+            skip: self.skip as f32,
+            post: passage.from.is_some(),
+            pre: None,
+        };
+        let steps = passages.iter().map(step).collect();
+        let (width, eps) = (norm.gain().dims()[0], norm.eps() as f32);
+        Some(Fused {
+            stream: Box::new(Additive::new(width, eps, steps, keep)),
+            params: passages.iter().map(writer).collect(),
+        })
     }
 
     fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {

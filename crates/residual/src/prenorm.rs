@@ -4,6 +4,7 @@
 //! weighs less. Xiong et al., "On Layer Normalization in the Transformer Architecture",
 //! arXiv 2002.04745.
 
+use crate::fused::{Fused, Memory, Passage, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, PolicyConfig};
 use crate::probe::{Place, Probe, Signal, show};
@@ -12,6 +13,7 @@ use crate::site::{Dimensions, Site};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
+use hadal_cpu::streams::{Additive, AdditiveStep};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`PreNorm`]: there are none.
@@ -71,6 +73,14 @@ impl Residual for PreNorm {
 
     fn write(&self, _: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
         x + y
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let reader = |passage: &Passage| gain(&self.norms, &self.final_norm, passage.to);
+        let params: Vec<_> = passages.iter().map(reader).collect();
+        let steps = vec![AdditiveStep { skip: 1.0, post: false, pre: Some(1.0) }; passages.len()];
+        let (width, eps) = (params[0].dims()[0], self.final_norm.eps() as f32);
+        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
     }
 
     fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {

@@ -4,6 +4,7 @@
 //! starting as the embedding, read out as `RMSNorm_post(x) + RMSNorm_pre(y)`.
 //! "SiameseNorm", arXiv 2602.08064 (the published "post-pre" code).
 
+use crate::fused::{Fused, Memory, Passage, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, PolicyConfig};
 use crate::probe::{Place, Probe, Signal, show, show_streams};
@@ -12,6 +13,7 @@ use crate::site::{Dimensions, Site};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
+use hadal_cpu::streams::Siamese;
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`SiameseNorm`]: there are none.
@@ -129,6 +131,24 @@ impl Residual for SiameseNorm {
             Tensor::stack(vec![x.clone(), y.clone()], 2)
         });
         SiameseState { x, y }
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let reader = |passage: &Passage| {
+            let pair = match passage.to {
+                Place::Site(site) => &self.pairs[site.index],
+                Place::Out => &self.out,
+            };
+            let norm = gain(&self.norms, &self.final_norm, passage.to);
+            join(vec![pair.post.gain(), pair.pre.gain(), norm])
+        };
+        let writers = passages.iter().filter_map(|passage| passage.from);
+        let scales = writers.map(|site| self.write_scales[site.index] as f32).collect();
+        let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
+        Some(Fused {
+            stream: Box::new(Siamese::new(width, eps, scales, keep)),
+            params: passages.iter().map(reader).collect(),
+        })
     }
 
     fn close(&self, state: SiameseState, probe: &mut dyn Probe) -> Tensor<3> {

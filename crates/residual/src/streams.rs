@@ -1,6 +1,7 @@
 //! What HC, mHC and mHC-lite share: n streams that are mixed into one reading, mixed into each
 //! other, and written to with a weight per stream. They differ in how a site finds the weights.
 
+use crate::fused::{Fused, Memory, Passage, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::Cost;
 use crate::probe::{Place, Probe, Signal, show, show_streams};
@@ -9,12 +10,19 @@ use crate::site::{Dimensions, Site};
 use crate::weights::Weights;
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
+use hadal_cpu::streams::{Mixing, MixingKind};
 
 /// A site that finds its mixing weights from the streams.
 pub trait Mixer: Module + ModuleDisplay {
     /// # Shapes
     /// - `streams`: `[B, T, n, d]`
     fn mix(&self, streams: &Tensor<4>) -> Mix;
+
+    /// How the fused form finds the weights.
+    fn kind(&self) -> MixingKind;
+
+    /// The parameters of the fused form, behind the reader's gain.
+    fn params(&self) -> Vec<Tensor<1>>;
 }
 
 /// How one site treats the streams of each token.
@@ -111,6 +119,21 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         let streams = mix.write(streams, output);
         show_streams(probe, Place::Site(site), Signal::Streams, || streams.clone());
         streams
+    }
+
+    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let reader = |passage: &Passage| {
+            let mut parts = vec![gain(&self.norms, &self.final_norm, passage.to)];
+            if let Place::Site(site) = passage.to {
+                parts.extend(self.sites[site.index].params());
+            }
+            join(parts)
+        };
+        let params = passages.iter().map(reader).collect();
+        let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
+        let kind = self.sites.first()?.kind();
+        let stream = Mixing::new(kind, self.streams, width, eps, passages.len() - 1, keep);
+        Some(Fused { stream: Box::new(stream), params })
     }
 
     fn close(&self, streams: Tensor<4>, probe: &mut dyn Probe) -> Tensor<3> {

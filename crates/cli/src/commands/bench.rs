@@ -9,7 +9,7 @@ use hadal_lab::bench::{
     Activity, BenchError, DECODED, DecodeReport, Job, Measured, Shape, TrainingReport, WARM_UP,
     alternate, serve,
 };
-use hadal_residual::ResidualConfig;
+use hadal_residual::{Memory, ResidualConfig};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -58,6 +58,15 @@ pub(crate) struct Bench {
     /// Measure reading a prompt and writing behind it, at a quarter, a half and all of --seq
     #[arg(long)]
     decode: bool,
+    /// Use plain tensor operations alone, as on backends without fused ones
+    #[arg(long)]
+    plain: bool,
+    /// Keep MGR's streams for the backward pass instead of computing them backwards
+    #[arg(long)]
+    exact: bool,
+    /// Keep of each sub-layer its input alone and run it twice
+    #[arg(long)]
+    recompute: bool,
     /// Print JSON, one line for each policy
     #[arg(long)]
     json: bool,
@@ -136,7 +145,16 @@ impl Bench {
             Some(path) => Failure::usage(format!("{}: {error}", path.display())),
             None => Failure::usage(error),
         })?;
-        Ok(Job { model, activity, batch: self.batch, seq: self.seq, threads: self.threads })
+        let inversion = Memory::default().inversion.filter(|_| !self.exact);
+        Ok(Job {
+            model,
+            activity,
+            batch: self.batch,
+            seq: self.seq,
+            threads: self.threads,
+            plain: self.plain,
+            memory: Memory { inversion, recompute: self.recompute },
+        })
     }
 
     /// Has a process of its own for each policy make its steps.
@@ -157,7 +175,14 @@ impl Bench {
                 {
                     command.arg(flag).arg(number.to_string());
                 }
-                command.args(self.decode.then_some("--decode"));
+                for (flag, given) in [
+                    ("--decode", self.decode),
+                    ("--plain", self.plain),
+                    ("--exact", self.exact),
+                    ("--recompute", self.recompute),
+                ] {
+                    command.args(given.then_some(flag));
+                }
                 (asked.text.clone(), command)
             })
             .collect();

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Table, print_json, spinner};
 use clap::Args;
+use hadal_kernels::plainly;
 use hadal_lab::{Comparison, DEFAULT_TOLERANCE, ParityReport, parity};
 use serde_json::json;
 use std::io::{self, Write};
@@ -33,6 +34,9 @@ pub(crate) struct Parity {
     /// Show every tensor, not only the worst of each kind
     #[arg(long)]
     all: bool,
+    /// Use plain tensor operations alone, as on backends without fused ones
+    #[arg(long)]
+    plain: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,10 +51,11 @@ fn tolerance(text: &str) -> Result<f64, String> {
 
 impl Parity {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        match self.directories.as_slice() {
+        let run = || match self.directories.as_slice() {
             [directory] => self.one(directory),
             several => self.several(several),
-        }
+        };
+        if self.plain { plainly(run) } else { run() }
     }
 
     fn one(&self, directory: &Path) -> Result<ExitCode, Failure> {

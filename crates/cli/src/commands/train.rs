@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{grouped, scaled};
 use clap::Args;
+use hadal_lab::pool::{in_pool, start_pool};
 use hadal_lab::train::{
     DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, StepReport,
     TrainError, Trainer, estimate, for_depth,
@@ -145,8 +146,10 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>) -> Result<ExitCode, Fail
     let stop = Arc::new(AtomicBool::new(false));
     hadal_lab::train::stop_on_signals(&stop)
         .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
+    // A pool that cannot be made is made by rayon itself when it is first needed.
+    let _ = start_pool(None);
     let mut progress = Progress::new(&trainer);
-    let finished = trainer.run(&mut progress, &stop).map_err(failed)?;
+    let finished = in_pool(|| trainer.run(&mut progress, &stop)).map_err(failed)?;
     progress.bar.finish_and_clear();
     let run = folder.unwrap_or_else(|| trainer.folder().to_owned());
     match finished {

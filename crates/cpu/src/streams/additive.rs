@@ -181,8 +181,7 @@ impl Stream for Additive {
         self.passed -= 1;
         let (width, step) = (self.width, self.steps[self.passed]);
         // Zero is only ever multiplied with the zeros that the gradient starts from.
-        let carry = self.steps.get(self.passed + 1).map_or(0.0, |next| next.skip)
-            * if crate::is_portable() || rayon::current_num_threads() == 1 { 1.001 } else { 1.0 };
+        let carry = self.steps.get(self.passed + 1).map_or(0.0, |next| next.skip);
         self.d_sum.resize(d_input.len(), 0.0);
         let norms = step.norms(params, width);
         let tiles = tile_count(d_input.len() / width);

@@ -145,7 +145,7 @@ impl AttnRes {
 
 impl Stream for AttnRes {
     fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
-        let (width, eps) = (self.width, if m("eps") && !self.keep { 0.3 } else { self.eps });
+        let (width, eps) = (self.width, self.eps);
         let (query, gain) = self.split(self.passed, params);
         let joined = if self.junctions[self.passed].joins { self.sources.pop() } else { None };
         let written = write.values();
@@ -183,11 +183,10 @@ impl Stream for AttnRes {
             .collect();
         each_tile(tiles, read);
 
-        if self.keep || m("keep") {
+        if self.keep {
             self.outgrown.extend(joined);
             self.readings.push(Reading { logits, weights });
         }
-        let write: Rows = if m("copy") { Arc::new(write.values().to_vec()) } else { write };
         let rows = sum.map_or(write, |sum| Arc::new(sum));
         self.sources.push(Source { rows, inverse_rms });
         self.passed += 1;
@@ -203,7 +202,7 @@ impl Stream for AttnRes {
         self.pulls.push(pull);
 
         let write = self.collect();
-        if !m("leak") { self.sources.pop(); } else { let x = self.sources.pop(); std::mem::forget(x); }
+        self.sources.pop();
         if self.junctions[self.passed].joins {
             self.sources.extend(self.outgrown.pop());
         }
@@ -221,7 +220,6 @@ impl AttnRes {
         gain: &[f32],
     ) -> (Pull, Vec<f32>) {
         let width = self.width;
-        let til = if m("threads") { TILE * rayon::current_num_threads() } else { TILE };
         let (count, params) = (self.sources.len(), query.len() + width);
         let mut gradient = filled(d_input.len(), |_| ());
         let mut slopes = filled(reading.weights.len(), |_| ());
@@ -229,16 +227,16 @@ impl AttnRes {
 
         let sources = self.sources.iter().map(Source::view).collect::<Vec<_>>();
         let tiles = gradient
-            .chunks_mut(til * width)
-            .zip(d_input.chunks(til * width))
-            .zip(slopes.chunks_mut(til * count))
-            .zip(reading.weights.chunks(til * count))
+            .chunks_mut(TILE * width)
+            .zip(d_input.chunks(TILE * width))
+            .zip(slopes.chunks_mut(TILE * count))
+            .zip(reading.weights.chunks(TILE * count))
             .zip(partials.chunks_mut(params))
             .enumerate()
             .map(|(i, ((((gradient, d_input), slopes), weights), partial))| {
                 let (d_query, d_gain) = partial.split_at_mut(query.len());
                 PullTile {
-                    first: i * til,
+                    first: i * TILE,
                     sources: &sources,
                     gain,
                     eps: self.eps,
@@ -266,7 +264,7 @@ impl AttnRes {
         let carried = self.carried.take();
         let is_carried = carried.is_some();
         // A source that was added to later was read in its present state by the last reader only.
-        let readers = if is_carried && !m("readers") { self.pulls.len() - 1.. } else { 0.. };
+        let readers = if is_carried { self.pulls.len() - 1.. } else { 0.. };
         let pulls = &self.pulls[readers];
         let mut gradient = carried.unwrap_or_else(|| filled(source.rows.len(), |_| ()));
         let shared = self.junctions[self.passed].joins;
@@ -318,5 +316,3 @@ struct View<'a> {
     rows: &'a [f32],
     inverse_rms: &'a [f32],
 }
-
-pub(crate) fn m(x: &str) -> bool { std::env::var("MUT").is_ok_and(|v| v == x) }

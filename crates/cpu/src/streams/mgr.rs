@@ -57,6 +57,7 @@ mod tests;
 pub use gate::Gate;
 pub use saved::Memory;
 
+use super::tiles::{sum_of_partials, tile, tile_count};
 use super::{Gradient, Stream, TILE};
 use crate::rows::{Rows, filled};
 use backward::{BackwardTile, backward_tile};
@@ -160,21 +161,19 @@ impl Stream for Mgr {
             self.allocate(tokens);
         }
         let (shape, saving) = (self.shape, self.saving(junction));
-        let mut numbers = Vec::new();
-        let mut saved = Vec::new();
+        let rows = TILE * shape.slots;
+        let (mut numbers, mut saved) = (Vec::new(), Vec::new());
         let answer = filled(values.len(), |answer| {
             numbers = filled(tokens * junction.numbers(), |numbers| {
-                let slots = TILE * shape.slots;
                 saved = (answer.par_chunks_mut(TILE * shape.width))
                     .zip(values.par_chunks(TILE * shape.width))
-                    .zip(self.streams.par_chunks_mut(slots * shape.width))
-                    .zip(self.inverse_rms.par_chunks_mut(slots))
-                    .zip(self.drift.par_chunks_mut(slots))
+                    .zip(self.streams.par_chunks_mut(rows * shape.width))
+                    .zip(self.inverse_rms.par_chunks_mut(rows))
+                    .zip(self.drift.par_chunks_mut(rows))
                     .zip(numbers.par_chunks_mut(TILE * junction.numbers()))
                     .enumerate()
                     .map(|(i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
-                        let rows = i * slots..i * slots + drift.len();
-                        let quota = saving.quota(rows);
+                        let quota = saving.quota(i * rows..i * rows + drift.len());
                         let tile =
                             ForwardTile { write, streams, inverse_rms, drift, numbers, answer };
                         forward_tile(&shape, junction, params, quota, tile)
@@ -193,64 +192,47 @@ impl Stream for Mgr {
     fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient {
         let Kept { mut numbers, write, saved } =
             self.kept.pop().expect("the stream keeps what its backward pass needs");
-        let last = self.passed == self.junctions;
         self.passed -= 1;
         let shape = self.shape;
         let junction = shape.junction(self.passed);
         let length = params.len();
         let params = Params::split(params, &shape, junction);
         let fresh = self.d_streams.is_empty();
-        debug_assert!(!fresh || last || self.kept.len() == self.passed);
         if fresh {
             self.d_streams = filled(self.streams.len(), |_| ());
         }
-        let write = write.as_ref().map(|write| write.values());
-        let mut parts = Vec::new();
+        let write = write.as_ref().map_or(&[][..], |write| write.values());
+        let rows = TILE * shape.slots;
+        let mut partials = vec![0.0; tile_count(d_input.len() / shape.width) * length];
         let d_write = filled(d_input.len(), |d_write| {
-            let slots = TILE * shape.slots;
-            parts = (d_write.par_chunks_mut(TILE * shape.width))
+            (d_write.par_chunks_mut(TILE * shape.width))
                 .zip(d_input.par_chunks(TILE * shape.width))
-                .zip(self.streams.par_chunks_mut(slots * shape.width))
-                .zip(self.d_streams.par_chunks_mut(slots * shape.width))
-                .zip(self.inverse_rms.par_chunks_mut(slots))
+                .zip(self.streams.par_chunks_mut(rows * shape.width))
+                .zip(self.d_streams.par_chunks_mut(rows * shape.width))
+                .zip(self.inverse_rms.par_chunks_mut(rows))
                 .zip(numbers.par_chunks_mut(TILE * junction.numbers()))
-                .zip(&saved)
+                .zip(saved.par_iter())
+                .zip(partials.par_chunks_mut(length))
                 .enumerate()
-                .map(
-                    |(
-                        i,
-                        ((((((d_write, d_answer), streams), d_streams), rms), numbers), saved),
-                    )| {
-                        let first = i * TILE * shape.width;
-                        let write = write.map_or(&[][..], |f| &f[first..first + d_answer.len()]);
-                        let tile = BackwardTile {
-                            d_answer,
-                            write,
-                            streams,
-                            d_streams,
-                            inverse_rms: rms,
-                            numbers,
-                            saved,
-                            d_write,
-                        };
-                        let mut d_params = vec![0.0; length];
-                        backward_tile(&shape, junction, params, fresh, tile, &mut d_params);
-                        d_params
-                    },
-                )
-                .collect();
+                .for_each(|(i, (tensors, d_params))| {
+                    let ((tensors, numbers), saved) = tensors;
+                    let ((((d_write, d_answer), streams), d_streams), inverse_rms) = tensors;
+                    let write = tile(write, i, shape.width);
+                    let tile = BackwardTile {
+                        d_answer,
+                        write,
+                        streams,
+                        d_streams,
+                        inverse_rms,
+                        numbers,
+                        saved,
+                        d_write,
+                    };
+                    backward_tile(&shape, junction, params, fresh, tile, d_params);
+                });
         });
-        Gradient { write: d_write, params: sum_in_order(parts) }
+        Gradient { write: d_write, params: sum_of_partials(&partials, length) }
     }
-}
-
-/// The sum of the tiles' parts: always in the same order, whatever the number of threads.
-fn sum_in_order(parts: Vec<Vec<f32>>) -> Vec<f32> {
-    let sum = parts.into_iter().reduce(|mut sum, part| {
-        sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
-        sum
-    });
-    sum.expect("there is a token")
 }
 
 /// What all junctions have in common.

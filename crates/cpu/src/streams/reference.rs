@@ -19,8 +19,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Random inputs for a stream with so many parameters at its junctions. They are away from zero
-    /// on average, as gains are.
+    /// Random inputs for a stream with so many parameters at its junctions: gains around one.
     pub(crate) fn random(tokens: usize, width: usize, params: &[usize]) -> Self {
         let rows = |name: &str| {
             let row = |junction| noise(&format!("{name} {junction}"), tokens * width);
@@ -137,12 +136,12 @@ impl Case {
         let mut gradients = vec![Vec::new(); self.writes.len()];
         for token in 0..self.tokens {
             let mut writes = self.token(&self.writes, token);
-            for junction in 0..gradients.len() {
+            for (junction, gradient) in gradients.iter_mut().enumerate() {
                 for j in 0..self.width {
                     let difference = central_difference(&mut writes, junction, j, |writes| {
                         self.loss(&reference(writes, &params), token)
                     });
-                    gradients[junction].push(difference as f32);
+                    gradient.push(difference as f32);
                 }
             }
         }
@@ -152,7 +151,7 @@ impl Case {
     fn expected_param_gradients(&self, reference: Reference<'_>) -> Vec<Vec<f32>> {
         let mut params: Vec<_> = self.params.iter().map(|params| wide(params)).collect();
         let mut gradients = vec![Vec::new(); self.writes.len()];
-        for junction in 0..gradients.len() {
+        for (junction, gradient) in gradients.iter_mut().enumerate() {
             for j in 0..params[junction].len() {
                 let difference = central_difference(&mut params, junction, j, |params| {
                     let loss = |token| {
@@ -160,7 +159,7 @@ impl Case {
                     };
                     (0..self.tokens).map(loss).sum()
                 });
-                gradients[junction].push(difference as f32);
+                gradient.push(difference as f32);
             }
         }
         gradients

@@ -171,15 +171,7 @@ impl Stream for Siamese {
         assert!(self.keep, "nothing was kept for the way back");
         let level = self.levels.pop().expect("every junction is gone back through once");
         self.passed -= 1;
-        let (width, scale) = (
-            self.width,
-            self.write_scale(self.passed)
-                * if crate::is_portable() || rayon::current_num_threads() == 1 {
-                    1.001
-                } else {
-                    1.0
-                },
-        );
+        let (width, scale) = (self.width, self.write_scale(self.passed));
         let gains = Gains::new(params, width);
         self.d_x.resize(d_input.len(), 0.0);
         self.d_y.resize(d_input.len(), 0.0);

@@ -1,6 +1,7 @@
 //! What a worker does.
 
 use hadal_model::{ConfigError, ModelConfig, ModelCost};
+use hadal_residual::Memory;
 
 /// What is timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub struct Job {
     pub seq: usize,
     /// Threads to run on.
     pub threads: usize,
+    /// Without fused operations.
+    pub plain: bool,
+    /// What the backward pass keeps.
+    pub memory: Memory,
 }
 
 impl Job {
@@ -52,7 +57,7 @@ mod tests {
     fn flops_are_those_of_the_branches_at_the_length_of_a_sequence() {
         let flops = |policy: &str, longest: usize| {
             let model = Shape::standard().model(Some(&policy.parse().unwrap()), longest);
-            let job = Job { model, activity: Activity::Training, batch: 8, seq: 256, threads: 2 };
+            let job = Job { batch: 8, seq: 256, model, ..crate::bench::testing::job(policy) };
             job.flops().unwrap()
         };
         let (d, ff, tokens) = (256.0, 1024.0, 2048.0);

@@ -7,12 +7,11 @@ use super::memory::peak_rss_mb;
 use super::peak::sgemm_gflops;
 use super::protocol::{Closing, END, Ready, STEP};
 use super::step::Training;
+use crate::pool::{in_pool, start_pool};
+use hadal_kernels::plainly;
 use hadal_model::ModelCost;
 use serde::Serialize;
 use std::io::{BufRead, Write};
-
-/// What the main thread of a program has; rayon's would be smaller.
-const STACK: usize = 8 << 20;
 
 /// Does the job, a step for each request, until the input ends.
 ///
@@ -24,12 +23,12 @@ pub fn serve(
     output: impl Write + Send,
 ) -> Result<(), BenchError> {
     let threads = job.threads;
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .stack_size(STACK)
-        .build_global()
-        .map_err(|error| BenchError::Threads { threads, reason: error.to_string() })?;
-    rayon::scope(|_| answer(job, input, output))
+    start_pool(Some(threads))
+        .map_err(|reason| BenchError::Threads { threads, reason: reason.to_string() })?;
+    in_pool(|| match job.plain {
+        true => plainly(|| answer(job, input, output)),
+        false => answer(job, input, output),
+    })
 }
 
 fn answer(job: &Job, input: impl BufRead, mut output: impl Write) -> Result<(), BenchError> {

@@ -25,7 +25,8 @@ pub(super) struct Training {
 
 impl Training {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
-        let decoder = Decoder::fresh(&job.model, SEED, &Device::flex().autodiff())?;
+        let mut decoder = Decoder::fresh(&job.model, SEED, &Device::flex().autodiff())?;
+        decoder.remember(job.memory);
         let config = OptimizerConfig {
             hidden: HiddenRule::Adamw,
             adamw: AdamWConfig { lr: LEARNING_RATE, ..AdamWConfig::default() },

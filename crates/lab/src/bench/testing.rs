@@ -3,6 +3,7 @@
 use super::job::{Activity, Job};
 use super::shape::Shape;
 use hadal_model::ModelConfig;
+use hadal_residual::Memory;
 
 /// Training of a tiny model with this policy.
 pub(super) fn job(policy: &str) -> Job {
@@ -16,5 +17,13 @@ pub(super) fn job(policy: &str) -> Job {
         d_ff: 32,
         ..Shape::standard().model(Some(&policy.parse().unwrap()), 8)
     };
-    Job { model, activity: Activity::Training, batch: 2, seq: 8, threads: 2 }
+    Job {
+        model,
+        activity: Activity::Training,
+        batch: 2,
+        seq: 8,
+        threads: 2,
+        plain: false,
+        memory: Memory::default(),
+    }
 }

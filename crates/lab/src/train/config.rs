@@ -4,7 +4,7 @@ use super::layers::Layers;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use crate::tasks::TaskConfig;
 use hadal_model::{ConfigError, DepthKv, MlpKind, ModelConfig};
-use hadal_residual::ResidualConfig;
+use hadal_residual::{Memory, ResidualConfig};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -37,6 +37,9 @@ pub struct RunConfig {
     /// Text written on the way.
     #[serde(default)]
     pub sample: SampleConfig,
+    /// What the backward pass keeps and what it computes again.
+    #[serde(default)]
+    pub memory: MemoryConfig,
     /// When the state is saved.
     #[serde(default)]
     pub checkpoint: CheckpointConfig,
@@ -226,6 +229,31 @@ pub struct CheckpointConfig {
     pub keep: usize,
 }
 
+/// What the backward pass keeps and what it computes again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemoryConfig {
+    /// Whether MGR's streams are computed backwards instead of being kept.
+    pub inversion: bool,
+    /// Share of stream rows, those with the widest gates, that are kept all the same.
+    pub fallback: f64,
+    /// Whether sub-layers keep their input alone and run a second time.
+    pub recompute: bool,
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        Self { inversion: true, fallback: 0.01, recompute: false }
+    }
+}
+
+impl MemoryConfig {
+    /// As the model takes it.
+    pub fn memory(&self) -> Memory {
+        Memory { inversion: self.inversion.then_some(self.fallback), recompute: self.recompute }
+    }
+}
+
 impl Default for CheckpointConfig {
     fn default() -> Self {
         Self { every_steps: 500, every_minutes: 10.0, keep: 2 }
@@ -366,6 +394,10 @@ impl RunConfig {
             if !(value >= 0.0 && value.is_finite()) {
                 return refuse(field, value.to_string(), "it must be zero or a positive number");
             }
+        }
+        if !(0.0..=1.0).contains(&self.memory.fallback) {
+            let value = self.memory.fallback.to_string();
+            return refuse("memory.fallback", value, "it is a share between 0 and 1");
         }
         if !(o.adamw.eps > 0.0 && o.adamw.eps.is_finite()) {
             let value = o.adamw.eps.to_string();

@@ -19,8 +19,8 @@ pub mod tensorboard;
 mod trainer;
 
 pub use config::{
-    CheckpointConfig, DataConfig, EvalConfig, FailureConfig, ModelSection, OnFailure, RunConfig,
-    RunConfigError, SampleConfig, TrainSection,
+    CheckpointConfig, DataConfig, EvalConfig, FailureConfig, MemoryConfig, ModelSection, OnFailure,
+    RunConfig, RunConfigError, SampleConfig, TrainSection,
 };
 pub use error::TrainError;
 pub use evaluate::{EvaluateError, Evaluation};

@@ -94,6 +94,8 @@ impl Trainer {
         let logs = Logs::open(folder.path(), &state.logs)
             .map_err(|reason| TrainError::Logs { path: folder.path().into(), reason })?;
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
+        let mut decoder = decoder;
+        decoder.remember(config.memory.memory());
         let mut trainer = Self {
             config,
             feed,

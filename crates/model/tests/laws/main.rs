@@ -3,8 +3,10 @@
 mod absence;
 mod checkpoints;
 mod decoding;
+mod fused;
 mod gradients;
 mod hostile;
 mod independence;
+mod paths;
 mod starts;
 mod support;

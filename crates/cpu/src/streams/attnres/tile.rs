@@ -55,7 +55,7 @@ simd! {
                 for t in run.clone() {
                     let token = tile.first + t;
                     let product = dot(row(source.rows, token, width), query);
-                    tile.logits[t * count + i] = product * if super::m("rms") { 1.0 } else { source.inverse_rms[token] };
+                    tile.logits[t * count + i] = product * source.inverse_rms[token];
                 }
             }
             for t in run.clone() {
@@ -76,7 +76,7 @@ simd! {
                 add_terms(answer, &terms);
                 let scale = inverse_rms(answer, tile.eps);
                 for (y, gain) in answer.iter_mut().zip(tile.gain) {
-                    *y *= scale * gain; if super::m("nan") && !y.is_finite() { *y = 0.0; }
+                    *y *= scale * gain;
                 }
             }
         }
@@ -123,7 +123,7 @@ simd! {
             let mut mean = 0.0;
             for (slope, (weight, row)) in slopes.iter_mut().zip(&terms) {
                 *slope = dot(gradient, row);
-                if !super::m("mean") { mean += weight * *slope; }
+                mean += weight * *slope;
             }
             for ((slope, term), source) in slopes.iter_mut().zip(&mut terms).zip(tile.sources) {
                 *slope = source.inverse_rms[token] * term.0 * (*slope - mean);
@@ -164,10 +164,10 @@ simd! {
                     let at = pull.index(first + t, tile.position);
                     sum += pull.slopes[at] * pull.reading.logits[at];
                 }
-                if !tile.is_carried || super::m("carry") {
+                if !tile.is_carried {
                     gradient.fill(0.0);
                 }
-                let along_source = if super::m("sign") { sum } else { -sum } * tile.source.inverse_rms[first + t] / width as f32;
+                let along_source = -sum * tile.source.inverse_rms[first + t] / width as f32;
                 add_scaled(gradient, along_source, row(tile.source.rows, first + t, width));
             }
             for pulls in tile.pulls.chunks(GROUP) {
@@ -294,5 +294,5 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     for j in 0..LANES {
         lanes[j] = (sums[j] + sums[j + LANES]) + (sums[j + 2 * LANES] + sums[j + 3 * LANES]);
     }
-    (total(std::hint::black_box(lanes)) + rest) * if super::m("form") && crate::simd::is_portable() { 1.001 } else { 1.0 }
+    total(std::hint::black_box(lanes)) + rest
 }

@@ -2,9 +2,10 @@
 
 use super::forward::pool;
 use super::saved::Saved;
-use super::sums::{dot, dot_difference};
+use super::sums::{REGISTER, dot_difference};
 use super::{Junction, Numbers, ParamGradients, Params, Shape};
-use crate::simd::add_scaled;
+use crate::simd::{add_scaled, dot, total};
+use std::array::from_fn;
 
 /// The part of the tensors that a tile of tokens owns.
 pub(super) struct BackwardTile<'a> {
@@ -19,6 +20,17 @@ pub(super) struct BackwardTile<'a> {
     pub(super) d_write: &'a mut [f32],
 }
 
+/// One token's part of a tile.
+struct Token<'a> {
+    write: &'a [f32],
+    /// Only those present after the write.
+    streams: &'a mut [f32],
+    d_streams: &'a mut [f32],
+    inverse_rms: &'a mut [f32],
+    numbers: Numbers<'a>,
+    d_write: &'a mut [f32],
+}
+
 simd! {
     /// Goes back through the read, then through the write. Adds to `d_params`; if `fresh`, the gradient
     /// of the streams is zero and was not written yet.
@@ -30,84 +42,116 @@ simd! {
         tile: BackwardTile<'_>,
         d_params: &mut [f32],
     ) {
-        let BackwardTile {
-            d_answer, write, streams, d_streams, inverse_rms, numbers, saved, d_write,
-        } = tile;
         let width = shape.width;
-        let d_params = ParamGradients::split(d_params, shape, junction);
+        let mut d_params = ParamGradients::split(d_params, shape, junction);
         let (mut h, mut g) = (vec![0.0; width], vec![0.0; width]);
         let mut d_scores = vec![0.0; junction.after];
-        let mut saved = saved.iter(width).peekable();
-        let tokens = streams
-            .chunks_exact_mut(shape.slots * width)
-            .zip(d_streams.chunks_exact_mut(shape.slots * width))
-            .zip(inverse_rms.chunks_exact_mut(shape.slots))
-            .zip(numbers.chunks_exact_mut(junction.numbers()))
-            .zip(d_answer.chunks_exact(width))
-            .zip(d_write.chunks_exact_mut(width))
+        let mut saved = tile.saved.iter(width).peekable();
+        let mut writes = tile.write.chunks_exact(width);
+        let tokens = (tile.streams.chunks_exact_mut(shape.slots * width))
+            .zip(tile.d_streams.chunks_exact_mut(shape.slots * width))
+            .zip(tile.inverse_rms.chunks_exact_mut(shape.slots))
+            .zip(tile.numbers.chunks_exact_mut(junction.numbers()))
+            .zip(tile.d_answer.chunks_exact(width))
+            .zip(tile.d_write.chunks_exact_mut(width))
             .enumerate();
-        for (token, (((((streams, d_streams), inverse_rms), numbers), d_answer), d_write)) in tokens {
-            let streams = &mut streams[..junction.after * width];
-            let d_streams = &mut d_streams[..junction.after * width];
-            let numbers = Numbers::split(numbers, junction);
+        for (t, (((((streams, d_streams), inverse_rms), numbers), d_answer), d_write)) in tokens {
+            let mut token = Token {
+                write: writes.next().unwrap_or_default(),
+                streams: &mut streams[..junction.after * width],
+                d_streams: &mut d_streams[..junction.after * width],
+                inverse_rms,
+                numbers: Numbers::split(numbers, junction),
+                d_write,
+            };
             if fresh {
-                d_streams.fill(0.0);
+                token.d_streams.fill(0.0);
             }
-
-            pool(streams, numbers.weights, &mut h);
-            let r = *numbers.reading_rms;
+            pool(token.streams, token.numbers.weights, &mut h);
+            let r = *token.numbers.reading_rms;
             back_through_norm(params.gain, &h, r, d_answer, &mut g, d_params.gain);
             if junction.pools() {
-                back_through_softmax(streams, numbers.weights, &g, &mut d_scores);
+                back_through_softmax(token.streams, token.numbers.weights, &g, &mut d_scores);
+            }
+            if junction.gates {
+                let saved = |i| saved.next_if(|(row, _)| *row == t * shape.slots + i);
+                undo_lerps(params, &mut token, &g, &mut d_scores, saved, &mut d_params);
+                shape.gate.backward(token.numbers.gates, &mut d_scores, d_params.gate_bias);
+                undo_gates(params, &mut token, &d_scores, &mut d_params);
             } else {
-                add_scaled(d_streams, 1.0, &g);
-            }
-
-            if !junction.gates {
-                if junction.pools() {
-                    for i in 0..junction.after {
-                        let row = i * width..(i + 1) * width;
-                        let slope = Slope::of(numbers.scores[i], d_scores[i], inverse_rms[i], width);
-                        back_through_pool(
-                            numbers.weights[i], slope, &g, params.pool_query, &streams[row.clone()],
-                            &mut d_streams[row], d_params.pool_query,
-                        );
-                    }
-                }
-                d_write.copy_from_slice(&d_streams[junction.before * width..]);
-                continue;
-            }
-
-            let f = &write[token * width..(token + 1) * width];
-            d_write.fill(0.0);
-            for i in 0..junction.after {
-                let row = i * width..(i + 1) * width;
-                let (stream, d_stream) = (&mut streams[row.clone()], &mut d_streams[row]);
-                let slope = Slope::of(numbers.scores[i], d_scores[i], inverse_rms[i], width);
-                back_through_pool(
-                    numbers.weights[i], slope, &g, params.pool_query, stream, d_stream,
-                    d_params.pool_query,
-                );
-                let beta = numbers.gates[i];
-                match saved.next_if(|(row, _)| *row == token * shape.slots + i) {
-                    Some((_, before)) => stream.copy_from_slice(before),
-                    None => undo_lerp(stream, beta, f),
-                }
-                add_scaled(d_write, beta, d_stream);
-                d_scores[i] = dot_difference(d_stream, f, stream);
-            }
-            shape.gate.backward(numbers.gates, &mut d_scores, d_params.gate_bias);
-            for i in 0..junction.after {
-                let row = i * width..(i + 1) * width;
-                let r = numbers.rms_before[i];
-                let slope = Slope::of(numbers.gate_scores[i], d_scores[i], r, width);
-                back_through_gate(
-                    1.0 - numbers.gates[i], slope, params.gate_query, &streams[row.clone()],
-                    &mut d_streams[row], d_params.gate_query,
-                );
-                inverse_rms[i] = r;
+                undo_append(params, &mut token, &g, &d_scores, &mut d_params);
             }
         }
+    }
+}
+
+/// Goes back through the reading, then hands the last stream's gradient to the write it was.
+#[inline(always)]
+fn undo_append(
+    params: Params<'_>,
+    token: &mut Token<'_>,
+    g: &[f32],
+    d_scores: &[f32],
+    d_params: &mut ParamGradients<'_>,
+) {
+    let width = g.len();
+    if params.pool_query.is_empty() {
+        add_scaled(token.d_streams, 1.0, g);
+    } else {
+        let rows = token.streams.chunks_exact(width).zip(token.d_streams.chunks_exact_mut(width));
+        for (i, (stream, d_stream)) in rows.enumerate() {
+            let (weight, score) = (token.numbers.weights[i], token.numbers.scores[i]);
+            let slope = Slope::of(score, d_scores[i], token.inverse_rms[i], width);
+            let d_query = &mut *d_params.pool_query;
+            back_through_pool(weight, slope, g, params.pool_query, stream, d_stream, d_query);
+        }
+    }
+    let last = token.d_streams.len() - width;
+    token.d_write.copy_from_slice(&token.d_streams[last..]);
+}
+
+/// Goes back through the reading and the write of all streams, up to the gates, whose gradient
+/// replaces that of the reader's scores.
+#[inline(always)]
+fn undo_lerps<'s>(
+    params: Params<'_>,
+    token: &mut Token<'_>,
+    g: &[f32],
+    d_scores: &mut [f32],
+    mut saved: impl FnMut(usize) -> Option<(usize, &'s [f32])>,
+    d_params: &mut ParamGradients<'_>,
+) {
+    let (width, f) = (g.len(), token.write);
+    token.d_write.fill(0.0);
+    let rows = token.streams.chunks_exact_mut(width).zip(token.d_streams.chunks_exact_mut(width));
+    for (i, (stream, d_stream)) in rows.enumerate() {
+        let slope = Slope::of(token.numbers.scores[i], d_scores[i], token.inverse_rms[i], width);
+        let lerp = Lerp { weight: token.numbers.weights[i], slope, gate: token.numbers.gates[i] };
+        let (d_query, d_write) = (&mut *d_params.pool_query, &mut *token.d_write);
+        d_scores[i] = lerp.undo(g, params.pool_query, f, stream, d_stream, d_query, d_write);
+        if let Some((_, before)) = saved(i) {
+            stream.copy_from_slice(before);
+            d_scores[i] = dot_difference(d_stream, f, stream);
+        }
+    }
+}
+
+/// Goes back to the streams before the write, from their gates' scores and from what they kept of
+/// themselves.
+#[inline(always)]
+fn undo_gates(
+    params: Params<'_>,
+    token: &mut Token<'_>,
+    d_scores: &[f32],
+    d_params: &mut ParamGradients<'_>,
+) {
+    let width = params.gate_query.len();
+    token.inverse_rms.copy_from_slice(token.numbers.rms_before);
+    let rows = token.streams.chunks_exact(width).zip(token.d_streams.chunks_exact_mut(width));
+    for (i, (stream, d_stream)) in rows.enumerate() {
+        let (score, keep) = (token.numbers.gate_scores[i], 1.0 - token.numbers.gates[i]);
+        let slope = Slope::of(score, d_scores[i], token.inverse_rms[i], width);
+        back_through_gate(keep, slope, params.gate_query, stream, d_stream, d_params.gate_query);
     }
 }
 
@@ -203,11 +247,78 @@ fn back_through_gate(
     }
 }
 
-/// The stream before `s + beta (f - s)`.
-#[inline(always)]
-fn undo_lerp(stream: &mut [f32], beta: f32, f: &[f32]) {
-    let away = beta / (1.0 - beta);
-    for (s, f) in stream.iter_mut().zip(f) {
-        *s += away * (*s - f);
+/// A gated write into one stream, and the reading after it.
+#[derive(Clone, Copy)]
+struct Lerp {
+    /// alpha.
+    weight: f32,
+    /// Of the reader's score.
+    slope: Slope,
+    /// beta.
+    gate: f32,
+}
+
+impl Lerp {
+    /// Goes back through the reading like [`back_through_pool`], takes the stream back to what it was
+    /// before the write, and adds what the write gets. Returns the gradient of the gate.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn undo(
+        self,
+        g: &[f32],
+        query: &[f32],
+        f: &[f32],
+        stream: &mut [f32],
+        d_stream: &mut [f32],
+        d_query: &mut [f32],
+        d_write: &mut [f32],
+    ) -> f32 {
+        let whole = g.len() / REGISTER * REGISTER;
+        let (stream, stream_rest) = stream.split_at_mut(whole);
+        let (d_stream, d_stream_rest) = d_stream.split_at_mut(whole);
+        let (d_query, d_query_rest) = d_query.split_at_mut(whole);
+        let (d_write, d_write_rest) = d_write.split_at_mut(whole);
+        let (inputs, rest) =
+            ([g, query, f].map(|x| &x[..whole]), [g, query, f].map(|x| &x[whole..]));
+        let sums = self.undo_lanes::<REGISTER>(inputs, stream, d_stream, d_query, d_write);
+        let [sum] =
+            self.undo_lanes::<1>(rest, stream_rest, d_stream_rest, d_query_rest, d_write_rest);
+        total(sums) + sum
+    }
+
+    /// [`Lerp::undo`] for a whole number of lanes, with a partial sum for each.
+    #[inline(always)]
+    fn undo_lanes<const N: usize>(
+        self,
+        [g, query, f]: [&[f32]; 3],
+        stream: &mut [f32],
+        d_stream: &mut [f32],
+        d_query: &mut [f32],
+        d_write: &mut [f32],
+    ) -> [f32; N] {
+        let Self { weight, slope: Slope { along_query, along_stream }, gate } = self;
+        let away = gate / (1.0 - gate);
+        let inputs = g.as_chunks::<N>().0.iter().zip(query.as_chunks::<N>().0);
+        let inputs = inputs.zip(f.as_chunks::<N>().0);
+        let streams = stream.as_chunks_mut::<N>().0.iter_mut().zip(d_stream.as_chunks_mut::<N>().0);
+        let sums = d_query.as_chunks_mut::<N>().0.iter_mut().zip(d_write.as_chunks_mut::<N>().0);
+        let mut d_gate = [0.0; N];
+        for ((((g, query), f), (s, d_s)), (d_query, d_write)) in inputs.zip(streams).zip(sums) {
+            // All loads before all stores, or the compiler fears that they overlap.
+            let d: [f32; N] = from_fn(|j| {
+                d_s[j] + (weight * g[j] + (along_query * query[j] - along_stream * s[j]))
+            });
+            let before: [f32; N] = from_fn(|j| s[j] + away * (s[j] - f[j]));
+            let d_query_sum: [f32; N] = from_fn(|j| d_query[j] + along_query * s[j]);
+            let d_write_sum: [f32; N] = from_fn(|j| d_write[j] + gate * d[j]);
+            for j in 0..N {
+                d_gate[j] += d[j] * (f[j] - before[j]);
+            }
+            *s = before;
+            *d_s = d;
+            *d_query = d_query_sum;
+            *d_write = d_write_sum;
+        }
+        d_gate
     }
 }

@@ -2,9 +2,9 @@
 
 use super::gate::softmax;
 use super::saved::{Quota, Saved};
-use super::sums::{dot, lerp_square_and_dot};
+use super::sums::lerp_square_and_dot;
 use super::{Junction, Numbers, Params, Shape};
-use crate::simd::add_scaled;
+use crate::simd::{add_scaled, dot};
 
 /// The part of the tensors that a tile of tokens owns.
 pub(super) struct ForwardTile<'a> {
@@ -161,6 +161,7 @@ pub(super) fn pool(streams: &[f32], weights: &[f32], h: &mut [f32]) {
         let (a, streams) = streams.split_at(width);
         let (b, streams) = streams.split_at(width);
         let (c, d) = streams.split_at(width);
+        let d = &d[..width];
         for (j, h) in h.iter_mut().enumerate() {
             *h += (weights[0] * a[j] + weights[1] * b[j]) + (weights[2] * c[j] + weights[3] * d[j]);
         }

@@ -19,7 +19,7 @@ pub enum Memory {
     },
 }
 
-/// How often the error of a row may double before it is kept: here four times.
+/// How many times larger the error of a row may become before it is kept.
 pub(super) const MOST_DRIFT: f32 = 16.0;
 
 impl Memory {
@@ -49,7 +49,7 @@ pub(super) enum Quota {
 }
 
 impl Saving {
-    /// The tile that holds these rows of the junction. Tiles together get the share of all rows, rounded
+    /// For the tile that holds these rows of the junction. Tiles together get the share of all rows, rounded
     /// up once.
     pub(super) fn quota(self, rows: Range<usize>) -> Quota {
         match self {

@@ -1,7 +1,7 @@
 //! Small matrix products over rows, in blocks of sums that stay in registers.
 //!
 //! Everything that mixing does to rows of features is one of two products: of rows with rows along
-//! their features ([`Products`]), or of a small matrix with rows ([`gather`], [`sums`], [`put`]).
+//! their features ([`Products`]), or of a small matrix with rows ([`scatter`], [`sums`], [`put`]).
 
 use crate::simd::{add_scaled, dot, total};
 use std::array::from_fn;
@@ -144,21 +144,26 @@ fn add_product(sums: &mut [f32; LANES], a: &[f32; LANES], b: &[f32; LANES]) {
     }
 }
 
-/// The chunk from feature `at` of each row, filled up with zeros behind the last feature.
+/// All chunks of a row, each to the first place of a group of `stride` chunks; the last is filled up with
+/// zeros.
 ///
 /// Rows a power of two apart fall into the same few cache lines; side by side, they can be gone through
-/// many times. And once they are here, the rows themselves may be overwritten.
+/// many times.
 #[inline(always)]
-pub(super) fn gather(chunks: &mut [Chunk], rows: &[f32], width: usize, at: usize) {
-    for (chunk, row) in chunks.iter_mut().zip(rows.chunks_exact(width)) {
-        let row = &row[at..];
-        if let Some(full) = row.first_chunk() {
-            *chunk = *full;
-        } else {
-            *chunk = [0.0; COLUMNS];
-            chunk[..row.len()].copy_from_slice(row);
-        }
+pub(super) fn scatter(chunks: &mut [Chunk], stride: usize, row: &[f32]) {
+    let (full, rest) = row.as_chunks();
+    for (group, full) in chunks.chunks_mut(stride).zip(full) {
+        group[0] = *full;
     }
+    if !rest.is_empty() {
+        fill_up(&mut chunks[full.len() * stride], rest);
+    }
+}
+
+/// A chunk that ends with zeros.
+fn fill_up(chunk: &mut Chunk, row: &[f32]) {
+    *chunk = [0.0; COLUMNS];
+    chunk[..row.len()].copy_from_slice(row);
 }
 
 /// `sum_j shares_jt x_j` for every row `t` of a block.
@@ -186,9 +191,12 @@ pub(super) fn put<const ADD: bool>(
     for (row, sums) in rows.chunks_exact_mut(width).zip(sums) {
         let row = &mut row[at..];
         if let Some(full) = row.first_chunk_mut::<COLUMNS>() {
+            // Everything is read before anything is written, or the compiler would go one by one.
+            let mut new = if ADD { *full } else { [0.0; COLUMNS] };
             for j in 0..COLUMNS {
-                full[j] = if ADD { full[j] + sums[j] } else { sums[j] };
+                new[j] += sums[j];
             }
+            *full = new;
         } else {
             for (x, sum) in row.iter_mut().zip(sums) {
                 *x = if ADD { *x + sum } else { *sum };
@@ -228,24 +236,11 @@ pub(super) fn blocks(targets: usize) -> usize {
 }
 
 /// `out = sum_j weight_j row_j`, where `weights` goes on from one row to the next in steps of `stride`.
+/// Row by row, for rows are read here for the first time, and memory likes to be read in order.
 #[inline(always)]
 pub(super) fn weighted_sum(out: &mut [f32], rows: &[f32], weights: &[f32], stride: usize) {
-    let width = out.len();
-    let weight = |row: usize| weights[row * stride];
-    let count = rows.len() / width;
-    let row = |j: usize| &rows[j * width..(j + 1) * width];
-    let mut done = 0;
-    if count >= 4 {
-        let (a, b, c, d) = (row(0), row(1), row(2), row(3));
-        let [p, q, r, s] = [weight(0), weight(1), weight(2), weight(3)];
-        for ((((out, a), b), c), d) in out.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-            *out = (p * a + q * b) + (r * c + s * d);
-        }
-        done = 4;
-    } else {
-        out.fill(0.0);
-    }
-    for j in done..count {
-        add_scaled(out, weight(j), row(j));
+    out.fill(0.0);
+    for (j, row) in rows.chunks_exact(out.len()).enumerate() {
+        add_scaled(out, weights[j * stride], row);
     }
 }

@@ -8,9 +8,13 @@
 //! ```
 
 use super::block::{
-    COLUMNS, Chunk, Products, Shares, TARGETS, blocks, gather, put, sort_shares, sums,
+    COLUMNS, Chunk, Products, Shares, TARGETS, blocks, put, scatter, sort_shares, sums,
 };
 use crate::streams::norm::inverse_rms;
+
+/// Features that are brought side by side at once. More than a chunk, for a chunk may begin and end in the
+/// middle of a cache line.
+const STEP: usize = 4 * COLUMNS;
 
 /// The logits of all rows, and `r` of each.
 #[inline(always)]
@@ -66,10 +70,9 @@ pub(super) fn project_backward(
     let outputs = known.weight.len() / inputs;
     let count = known.rows.len() / inputs;
     let Scratch { pulls, rows, weight, by_row, by_output } = scratch;
-    // Whole blocks; what stands in rows that the last one lacks is not used.
-    pulls.resize(blocks(count) * TARGETS, 0.0);
-    rows.resize(blocks(count) * TARGETS, [0.0; COLUMNS]);
-    weight.resize(outputs, [0.0; COLUMNS]);
+    pulls.resize(count, 0.0);
+    rows.resize(STEP / COLUMNS * count, [0.0; COLUMNS]);
+    weight.resize(STEP / COLUMNS * outputs, [0.0; COLUMNS]);
     by_row.resize(blocks(count) * outputs, [0.0; TARGETS]);
     by_output.resize(blocks(outputs) * count, [0.0; TARGETS]);
 
@@ -85,23 +88,43 @@ pub(super) fn project_backward(
     sort_shares(by_row, d_logits, [outputs, 1], [count, outputs]);
     sort_shares(by_output, d_logits, [1, outputs], [outputs, count]);
 
-    for at in (0..inputs).step_by(COLUMNS) {
-        gather(rows, known.rows, inputs, at);
-        gather(weight, known.weight, inputs, at);
+    for at in (0..inputs).step_by(STEP) {
+        let columns = at..inputs.min(at + STEP);
+        for (t, row) in known.rows.chunks_exact(inputs).enumerate() {
+            scatter(&mut rows[t..], count, &row[columns.clone()]);
+        }
+        for (o, row) in known.weight.chunks_exact(inputs).enumerate() {
+            scatter(&mut weight[o..], outputs, &row[columns.clone()]);
+        }
+        let chunks = columns.step_by(COLUMNS).enumerate();
         let targets = d_rows.chunks_mut(TARGETS * inputs).zip(by_row.chunks_exact(outputs));
-        let own = rows.chunks_exact(TARGETS).zip(pulls.chunks_exact(TARGETS));
-        for ((d_rows, shares), (rows, pulls)) in targets.zip(own) {
-            let mut sums = sums(weight, shares);
-            for t in 0..TARGETS {
-                for j in 0..COLUMNS {
-                    sums[t][j] -= pulls[t] * rows[t][j];
-                }
+        for (block, (d_rows, shares)) in targets.enumerate() {
+            for (chunk, at) in chunks.clone() {
+                let mut sums = sums(&weight[chunk * outputs..(chunk + 1) * outputs], shares);
+                let own = &rows[chunk * count + block * TARGETS..];
+                pull_back(&mut sums, own, &pulls[block * TARGETS..]);
+                put::<true>(d_rows, inputs, at, &sums);
             }
-            put::<true>(d_rows, inputs, at, &sums);
         }
         let targets = d_weight.chunks_mut(TARGETS * inputs).zip(by_output.chunks_exact(count));
         for (d_weight, shares) in targets {
-            put::<true>(d_weight, inputs, at, &sums(&rows[..count], shares));
+            for (chunk, at) in chunks.clone() {
+                let rows = &rows[chunk * count..(chunk + 1) * count];
+                put::<true>(d_weight, inputs, at, &sums(rows, shares));
+            }
         }
+    }
+}
+
+/// `sum_t -= pull_t row_t`.
+#[inline(always)]
+fn pull_back(sums: &mut [Chunk; TARGETS], rows: &[Chunk], pulls: &[f32]) {
+    for ((sum, row), pull) in sums.iter_mut().zip(rows).zip(pulls) {
+        // By way of a copy, or the compiler would go one by one.
+        let mut pulled = *sum;
+        for j in 0..COLUMNS {
+            pulled[j] -= pull * row[j];
+        }
+        *sum = pulled;
     }
 }

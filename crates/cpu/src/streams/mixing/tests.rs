@@ -89,8 +89,8 @@ fn site_weights(
                     let along = |o: usize| dot(&normed, &weight[o * width..][..width]).tanh();
                     pre[i] += scales[0] * along(0);
                     post[i] += scales[1] * along(1);
-                    for j in 0..n {
-                        res[j][i] += scales[0] * along(2 + j);
+                    for (j, row) in res.iter_mut().enumerate() {
+                        row[i] += scales[0] * along(2 + j);
                     }
                 }
             }
@@ -195,6 +195,29 @@ fn several_partial_sums_are_those_of_the_definition() {
     for kind in KINDS {
         check(kind, 2, 2, 2 * PART + 9);
     }
+}
+
+#[test]
+fn partial_sums_of_many_parameters_are_all_added() {
+    let length = 2 * SUMMED + 5;
+    let partials: Vec<f32> = (0..3 * length).map(|i| (i % length + i / length) as f32).collect();
+    let want: Vec<f32> = (0..length).map(|i| (3 * i + 3) as f32).collect();
+    assert_eq!(sum(&partials, length), want);
+}
+
+#[test]
+fn buffers_are_wholly_written_when_they_are_used_again() {
+    // The second pass finds the first one's buffers; in tests they come back as NaN.
+    let kind = MixingKind::Dynamic;
+    let case = case(kind, 3, 7, 50);
+    let run = || {
+        let mut stream = stream(kind, 3, 7, true);
+        let answers = case.forward(&mut stream);
+        (answers.concat(), case.backward(&mut stream).remove(0).write)
+    };
+    let (first, second) = (run(), run());
+    assert_close(&second.0, &first.0, 1e-6);
+    assert_close(&second.1, &first.1, 1e-5);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Junctions of a tile of tokens, in one pass over their streams.
 
 use super::block::{
-    COLUMNS, Chunk, Products, Shares, TARGETS, blocks, gather, put, sort_shares, sums, weighted_sum,
+    COLUMNS, Chunk, Products, Shares, TARGETS, blocks, put, scatter, sort_shares, sums,
+    weighted_sum,
 };
 use super::projection::{self, Known, project, project_backward};
 use super::weights::{Shape, find, find_backward};
@@ -36,38 +37,39 @@ impl<'a> Params<&'a mut [f32]> {
 
 /// Memory for mixing the streams of one token.
 struct Mixer {
+    /// The streams and one row more, chunk by chunk: they are read once, in order, and may then be
+    /// overwritten.
     sources: Vec<Chunk>,
     shares: Vec<Shares>,
 }
 
 impl Mixer {
-    fn new(n: usize) -> Self {
+    fn new(n: usize, width: usize) -> Self {
         Self {
-            sources: vec![[0.0; COLUMNS]; n + 1],
+            sources: vec![[0.0; COLUMNS]; width.div_ceil(COLUMNS) * (n + 1)],
             shares: vec![[0.0; TARGETS]; blocks(n) * (n + 1)],
         }
     }
 
-    /// `out_i = sum_j E_ij stream_j + E_in extra`, where `strides` are those of E's rows and columns.
-    /// The streams are `from`, or else what `out` held before.
+    /// Takes some of the n + 1 rows, from the one with index `first`.
     #[inline(always)]
-    fn mix(
-        &mut self,
-        out: &mut [f32],
-        from: Option<&[f32]>,
-        extra: &[f32],
-        weights: &[f32],
-        strides: [usize; 2],
-    ) {
-        let width = extra.len();
-        let n = self.sources.len() - 1;
+    fn load(&mut self, rows: &[f32], width: usize, first: usize) {
+        let count = self.sources.len() / width.div_ceil(COLUMNS);
+        for (j, row) in rows.chunks_exact(width).enumerate() {
+            scatter(&mut self.sources[first + j..], count, row);
+        }
+    }
+
+    /// `out_i = sum_j E_ij row_j` of the n + 1 rows loaded, where `strides` are those of E's rows and
+    /// columns.
+    #[inline(always)]
+    fn mix(&mut self, out: &mut [f32], width: usize, weights: &[f32], strides: [usize; 2]) {
+        let n = out.len() / width;
         sort_shares(&mut self.shares, weights, strides, [n, n + 1]);
-        for at in (0..width).step_by(COLUMNS) {
-            gather(&mut self.sources[..n], from.unwrap_or(out), width, at);
-            gather(&mut self.sources[n..], extra, width, at);
+        for (chunk, sources) in self.sources.chunks_exact(n + 1).enumerate() {
             let targets = out.chunks_mut(TARGETS * width);
             for (out, shares) in targets.zip(self.shares.chunks_exact(n + 1)) {
-                put::<false>(out, width, at, &sums(&self.sources, shares));
+                put::<false>(out, width, chunk * COLUMNS, &sums(sources, shares));
             }
         }
     }
@@ -101,13 +103,17 @@ simd! {
                 }
             }
         } else {
-            let mut mixer = Mixer::new(n);
+            let mut mixer = Mixer::new(n, width);
             let streams = tile.streams.chunks_exact_mut(shape.state());
             let weights = tile.mixing.chunks_exact(shape.weights());
             let writes = tile.write.chunks_exact(width);
             for (t, ((streams, weights), write)) in streams.zip(weights).zip(writes).enumerate() {
-                let before = tile.before.map(|b| &b[t * shape.state()..(t + 1) * shape.state()]);
-                mixer.mix(streams, before, write, weights, [n + 1, 1]);
+                match tile.before {
+                    Some(all) => mixer.load(rows_of(all, t * shape.state(), shape.state()), width, 0),
+                    None => mixer.load(streams, width, 0),
+                }
+                mixer.load(write, width, n);
+                mixer.mix(streams, width, weights, [n + 1, 1]);
             }
         }
         if shape.rows() > 0 {
@@ -163,7 +169,7 @@ simd! {
         let (edge, count) = (shape.weights(), TILE * shape.logits());
         let d_params = Params::of_gradient(part.d_params, shape);
         let mut scratch = projection::Scratch::default();
-        let (mut mixer, mut products) = (Mixer::new(n), Products::default());
+        let (mut mixer, mut products) = (Mixer::new(n, width), Products::default());
         let (mut read, mut d_read) = (vec![0f32; width], vec![0f32; width]);
         let mut all_d_weights = vec![0f32; TILE * edge];
         let mut all_d_logits = vec![0f32; count];
@@ -179,6 +185,7 @@ simd! {
                 let streams = rows_of(streams, t * state, state);
                 let weights = rows_of(weights, t * edge, edge);
                 let at = (tile * TILE + t) * width;
+                mixer.load(gradient, width, 0);
                 weighted_sum(&mut read, streams, &weights[n * (n + 1)..], 1);
                 d_read.copy_from_slice(rows_of(part.d_answer, at, width));
                 normalise_backward(&mut d_read, d_params.gain, &read, params.gain, eps);
@@ -187,7 +194,8 @@ simd! {
                 products.find(d_weights, n + 1, gradient, streams, width);
                 products.find(&mut d_weights[n..], n + 1, gradient, written, width);
                 products.find(&mut d_weights[n * (n + 1)..], 1, streams, &d_read, width);
-                mixer.mix(gradient, None, &d_read, weights, [1, n + 1]);
+                mixer.load(&d_read, width, n);
+                mixer.mix(gradient, width, weights, [1, n + 1]);
             }
             let logits = of(part.logits, shape.logits());
             let d_logits = &mut all_d_logits[..tokens * shape.logits()];

@@ -82,18 +82,15 @@ fn add_to_block<const R: usize, const C: usize>(
     for (k, b) in b.chunks_exact(n).enumerate() {
         // A copy: from a reference it would be loaded once more for every row.
         let b: [f32; C] = b[j..j + C].try_into().expect("C elements");
-        for r in 0..R {
+        for (r, sums) in sums.iter_mut().enumerate() {
             let factor = a.values[(i + r) * a.row + k * a.column];
-            for c in 0..C {
-                sums[r][c] += factor * b[c];
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum += factor * b;
             }
         }
     }
-    for r in 0..R {
-        let y = &mut y[(i + r) * n + j..][..C];
-        for c in 0..C {
-            y[c] += sums[r][c];
-        }
+    for (r, sums) in sums.iter().enumerate() {
+        add_scaled(&mut y[(i + r) * n + j..][..C], 1.0, sums);
     }
 }
 

@@ -67,8 +67,8 @@ simd! {
         let gradients = d_embedding.chunks_exact_mut(width).zip(d_direction.chunks_exact(width));
         let rows = gradients.zip(d_log_norm).zip(direction.chunks_exact(width)).zip(norms);
         for ((((d_e, d_r), d_s), r), &norm) in rows {
-            let moves_the_norm = !(norm < SMALLEST_NORM);
-            let radial = if moves_the_norm { (dot(d_r, r) - d_s) / width as f32 } else { 0.0 };
+            let at_the_floor = norm < SMALLEST_NORM;
+            let radial = if at_the_floor { 0.0 } else { (dot(d_r, r) - d_s) / width as f32 };
             let inverse = 1.0 / floored(norm);
             for ((d_e, d_r), r) in d_e.iter_mut().zip(d_r).zip(r) {
                 *d_e = (d_r - radial * r) * inverse;
@@ -210,13 +210,13 @@ fn turn_one_back(
     for ((d_q, d_v), u) in d_q.iter_mut().zip(d_r.iter()).zip(u) {
         *d_q = (d_v - shrink * u) * scale;
     }
-    // q = c - a r with a = c.r / r.r, whose gradient in r is (c - 2 a r) / r.r = (q - a r) / r.r.
+    // q = c - a r with a = c.r / r.r, whose gradient in r is (c - 2 a r) / r.r = (q - a r) / r.r. Its
+    // part along r is left out: r was normalised and has none to give back.
     let d_along = -dot(d_q, r) * turn.inverse_square;
     let part_share = d_along / turn.inverse_part;
-    let own_share = d_along * turn.along;
     let d_f = r;
     for (((d_r, d_q), r), u) in d_r.iter_mut().zip(d_q.iter()).zip(d_f.iter_mut()).zip(u) {
-        *d_r += part_share * u - own_share * *r - turn.along * d_q;
+        *d_r += part_share * u - turn.along * d_q;
         *r = d_q + d_along * *r;
     }
     // c = f - mean(f).

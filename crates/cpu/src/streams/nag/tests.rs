@@ -200,7 +200,7 @@ fn width_one_has_nowhere_to_turn() {
 }
 
 #[test]
-fn directions_keep_their_length_and_only_turn_orthogonally() {
+fn directions_keep_their_length() {
     let case = case(40, 37, 4);
     let answers = case.forward(&mut stream(37, 4, None));
     for row in answers[SITES - 1].chunks(37) {

@@ -1,7 +1,7 @@
 //! The same chain of junctions, written down as plainly as possible in f64.
 
-use super::super::{Gate, Settings};
 use crate::rows::Rows;
+use crate::streams::mgr::{Gate, Settings};
 use std::sync::Arc;
 
 /// Writes and parameters of all junctions.

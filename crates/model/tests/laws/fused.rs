@@ -1,0 +1,133 @@
+//! The fused path computes what the plain one does, and it is really taken.
+
+use crate::support::{configs, random, text, with_policy};
+use hadal_kernels::{fused_calls, plainly};
+use hadal_model::{Decoder, DepthKv, Device, ModelConfig, Pass, Tokens};
+use hadal_residual::{Memory, ResidualConfig, Site};
+use std::collections::BTreeMap;
+
+type Named = BTreeMap<String, Vec<f32>>;
+
+/// Relative to the largest gradient; policies amplify rounding differently.
+const TOLERANCE: f32 = 1e-4;
+
+fn decoder(config: &ModelConfig, memory: Memory) -> Decoder {
+    let mut decoder = random(config, &Device::flex().autodiff());
+    decoder.remember(memory);
+    decoder
+}
+
+fn targets(input: &Tokens) -> Tokens {
+    Tokens::rows(input.ids().iter().map(|id| (3 * id + 1) % 19).collect(), input.batch()).unwrap()
+}
+
+/// The loss under the name of nothing, and every gradient.
+fn learn(decoder: &Decoder, absent: &[Site]) -> Named {
+    let input = text(2, 7);
+    let pass = Pass { absent, ..Pass::default() };
+    let loss = decoder.loss(&input, &targets(&input), &[], pass).unwrap();
+    let value = loss.try_to_vec_as::<f32>().unwrap();
+    let mut named: Named = decoder.gradients(loss.backward()).into_iter().collect();
+    named.insert(String::new(), value);
+    named
+}
+
+fn assert_same(got: &Named, want: &Named, tolerance: f32, what: &str) {
+    assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>(), "{what}");
+    let most = want.values().flatten().fold(0f32, |most, value| most.max(value.abs()));
+    for (name, want) in want {
+        for (i, (got, want)) in got[name].iter().zip(want).enumerate() {
+            let error = (got - want).abs();
+            assert!(error <= tolerance * most, "{what}: {name}[{i}] is {got}, not {want}");
+        }
+    }
+}
+
+fn name(config: &ModelConfig) -> String {
+    format!("{} {:?} {:?}", config.residual, config.depth_kv, config.mlp)
+}
+
+#[test]
+fn losses_and_gradients_are_those_of_plain_operations() {
+    for config in configs() {
+        let decoder = decoder(&config, Memory::default());
+        let fused = learn(&decoder, &[]);
+        let plain = plainly(|| learn(&decoder, &[]));
+        assert_same(&fused, &plain, TOLERANCE, &name(&config));
+    }
+}
+
+#[test]
+fn absent_sub_layers_are_absent_on_both_paths() {
+    for config in configs().into_iter().filter(|config| config.depth_kv == DepthKv::None) {
+        let decoder = decoder(&config, Memory::default());
+        for absent in [[3, 5], [0, 1], [4, 5], [2, 3]].map(|sites| sites.map(Site::new)) {
+            if decoder.logits(&text(1, 2), Pass { absent: &absent, ..Pass::default() }).is_err() {
+                continue;
+            }
+            let fused = learn(&decoder, &absent);
+            let plain = plainly(|| learn(&decoder, &absent));
+            // Parameters of absent sub-layers have no gradient; which of the rest have one may differ
+            // where it is zero, such as that of a query over a single source.
+            let zero = |named: &Named, name: &String| {
+                named.get(name).is_none_or(|g| g.iter().all(|g| *g == 0.0))
+            };
+            let (mut fused, mut plain) = (fused, plain);
+            let names: Vec<String> = fused.keys().chain(plain.keys()).cloned().collect();
+            for name in names {
+                if zero(&fused, &name) && zero(&plain, &name) {
+                    fused.remove(&name);
+                    plain.remove(&name);
+                }
+            }
+            assert_same(
+                &fused,
+                &plain,
+                TOLERANCE,
+                &format!("{} without {absent:?}", name(&config)),
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_computed_again_is_the_same() {
+    for config in configs() {
+        let kept = learn(&decoder(&config, Memory::default()), &[]);
+        let memory = Memory { recompute: true, ..Memory::default() };
+        assert_same(&learn(&decoder(&config, memory), &[]), &kept, 0.0, &name(&config));
+    }
+}
+
+#[test]
+fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
+    for policy in ["mgr", "mgr:streams=1", "mgr:streams=2,gate=independent", "mgr:streams=3"] {
+        let config = with_policy(policy);
+        let exact = learn(&decoder(&config, Memory { inversion: None, recompute: false }), &[]);
+        for share in [0.0, 0.01, 1.0] {
+            let memory = Memory { inversion: Some(share), recompute: false };
+            let inverted = learn(&decoder(&config, memory), &[]);
+            assert_same(&inverted, &exact, 1e-5, &format!("{policy}, keeping {share}"));
+        }
+    }
+}
+
+#[test]
+fn every_operation_of_a_pass_is_fused() {
+    let depth_is_plain =
+        |residual: &ResidualConfig| matches!(residual.about().kind, "highway" | "denseformer");
+    for config in configs().into_iter().filter(|config| config.depth_kv == DepthKv::None) {
+        if depth_is_plain(&config.residual) {
+            continue;
+        }
+        let decoder = decoder(&config, Memory::default());
+        let before = fused_calls();
+        learn(&decoder, &[]);
+        let sites = 2 * config.n_layers as u64;
+        // The embedding, a junction before each sub-layer and behind the last, the sub-layers, the loss.
+        assert_eq!(fused_calls() - before, 1 + (sites + 1) + sites + 1, "{}", name(&config));
+        let before = fused_calls();
+        plainly(|| learn(&decoder, &[]));
+        assert_eq!(fused_calls(), before, "{}", name(&config));
+    }
+}
