@@ -12,7 +12,7 @@ pub use decode::KeyValues;
 
 use crate::gemm::{Packed, Scratch, Store, View, multiply, multiply_transposed};
 use crate::rows::filled;
-use crate::simd::{add_scaled, dot, exp};
+use crate::simd::{add_scaled, dot, exp, prefetch};
 use rayon::prelude::*;
 
 /// Queries of one block.
@@ -282,6 +282,10 @@ simd! {
         let (dim, stride) = (shape.head_dim, shape.joined());
         for (t, out) in out.chunks_exact_mut(dim).enumerate() {
             let from = &joined[t * stride + at..t * stride + at + dim];
+            // A head is a short piece of each row, too short for the hardware to look ahead.
+            if let Some(ahead) = joined.get((t + 8) * stride + at..(t + 8) * stride + at + dim) {
+                prefetch(ahead);
+            }
             match gain {
                 None => rotate(out, from, t, shape, 1.0),
                 Some((gain, eps)) => {

@@ -6,6 +6,7 @@
 //! into the L1 cache. All functions here run on one thread: callers split the rows of C.
 
 use crate::rows::filled;
+use crate::simd::prefetch;
 use rayon::prelude::*;
 
 /// Rows of a register tile.
@@ -14,8 +15,13 @@ pub(crate) const MR: usize = 6;
 pub(crate) const NR: usize = 16;
 /// Depth of a block.
 pub(crate) const KC: usize = 256;
-/// Rows of C that one task computes: a multiple of [`MR`], and their part of A fits into the L2 cache.
-pub(crate) const ROWS: usize = 258;
+/// Rows of C that one task computes: a multiple of [`MR`], and few enough that tasks balance.
+pub(crate) const ROWS: usize = 66;
+
+/// Columns of C from which on it pays to pack rows of A.
+const WORTH_PACKING: usize = 128;
+/// How many rows before it is needed a row is asked for.
+const AHEAD: usize = 6;
 
 /// A matrix somewhere in memory.
 #[derive(Clone, Copy)]
@@ -171,28 +177,31 @@ pub(crate) fn multiply(
 ) {
     check([m, n, k], b, c, ldc);
     assert!(m == 0 || k == 0 || a.len() >= (m - 1) * lda + k);
-    // Rows that are a large power of two apart fall into the same cache sets.
-    let conflict = lda.is_multiple_of(512) && m > 1;
+    // A stream of its own is read faster than six rows side by side, above all where rows are a large
+    // power of two apart and fall into the same cache sets; but it must be read often enough.
+    let packs = n >= WORTH_PACKING || lda.is_multiple_of(512);
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        let (a, lda) = if conflict {
-            let stride = depth + NR;
-            scratch.a.resize(m * stride, 0.0);
-            for (row, from) in scratch.a.chunks_exact_mut(stride).zip(a[start..].chunks(lda)) {
-                row[..depth].copy_from_slice(&from[..depth]);
-            }
-            (scratch.a.as_slice(), stride)
+        let a = if packs {
+            let stride = panel_stride(depth);
+            scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
+            pack_rows(&mut scratch.a, stride, &a[start..], lda, m, depth);
+            A { data: &scratch.a, row: 1, step: MR, tile: stride }
         } else {
-            (&a[start..], lda)
+            A { data: &a[start..], row: lda, step: 1, tile: MR * lda }
         };
         for panel in 0..n.div_ceil(NR) {
             let b = &b.panel(start, panel)[..depth * NR];
             let columns = NR.min(n - panel * NR);
-            let a = A { data: a, row: lda, step: 1, tile: MR * lda };
             multiply_panel([m, columns, depth], a, b, &mut c[panel * NR..], ldc, store);
         }
     }
+}
+
+/// One line more than a panel of A, so that panels do not fall into the same cache sets.
+fn panel_stride(depth: usize) -> usize {
+    depth * MR + NR
 }
 
 /// `C[m, n] = A^T B` where A is `[k, m]` in rows of stride `lda`.
@@ -210,8 +219,7 @@ pub(crate) fn multiply_transposed(
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        // One line more than the panel, so that panels do not fall into the same cache sets.
-        let stride = depth * MR + NR;
+        let stride = panel_stride(depth);
         scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
         pack_transposed(&mut scratch.a, stride, &a[start * lda..], lda, m, depth);
         for panel in 0..n.div_ceil(NR) {
@@ -229,11 +237,31 @@ fn check([m, n, k]: [usize; 3], b: &Packed, c: &[f32], ldc: usize) {
 }
 
 simd! {
+    /// Rows of `depth` elements into panels of [`MR`] rows.
+    fn pack_rows(
+        out: &mut [f32], stride: usize, a: &[f32], lda: usize, m: usize, depth: usize,
+    ) {
+        for (i, out) in out.chunks_mut(stride).enumerate().take(m.div_ceil(MR)) {
+            let rows = MR.min(m - i * MR);
+            let row = |r: usize| &a[(i * MR + r.min(rows - 1)) * lda..][..depth];
+            let rows: [&[f32]; MR] = std::array::from_fn(row);
+            for (p, out) in out.as_chunks_mut::<MR>().0.iter_mut().enumerate().take(depth) {
+                *out = [rows[0][p], rows[1][p], rows[2][p], rows[3][p], rows[4][p], rows[5][p]];
+            }
+        }
+    }
+}
+
+simd! {
     /// `[k, m]` rows into panels of [`MR`] columns.
     fn pack_transposed(
         out: &mut [f32], stride: usize, a: &[f32], lda: usize, m: usize, depth: usize,
     ) {
         for p in 0..depth {
+            // Rows lie on pages of their own, where the hardware does not look ahead.
+            if let Some(ahead) = a.get((p + AHEAD) * lda..(p + AHEAD) * lda + m) {
+                prefetch(ahead);
+            }
             let (full, rest) = a[p * lda..p * lda + m].as_chunks::<MR>();
             for (tile, six) in out[p * MR..].chunks_mut(stride).zip(full) {
                 // A copy of known length is a few moves, not a call.

@@ -127,7 +127,7 @@ pub(crate) fn weight_gradient(
     inputs: usize,
 ) -> Vec<f32> {
     // Rows are split, not tokens: every element is summed in one order, whatever the threads do.
-    let rows = (out / 8).clamp(8 * MR, 22 * MR).div_ceil(MR) * MR;
+    let rows = (out / 16).clamp(4 * MR, 11 * MR).next_multiple_of(MR);
     filled(out * inputs, |dw| {
         let tasks = dw.par_chunks_mut(rows * inputs).enumerate();
         tasks.for_each_init(Scratch::default, |scratch, (i, dw)| {

@@ -63,6 +63,19 @@ macro_rules! simd {
     };
 }
 
+/// Asks for a row before it is needed.
+#[inline(always)]
+pub(crate) fn prefetch(row: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in row.chunks(16) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, for memory that is ours.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = row;
+}
+
 /// Partial sums that a dot product keeps: four AVX2 registers.
 const LANES: usize = 32;
 

@@ -135,7 +135,7 @@ mod tests {
     use crate::postnorm::PostNormConfig;
     use crate::prenorm::PreNormConfig;
     use crate::probe::Silent;
-    use crate::testing::{dimensions, normal, random, traverse, values};
+    use crate::testing::{assert_close, dimensions, normal, random, traverse, values};
 
     fn share(post_fraction: f64) -> MixLnConfig {
         MixLnConfig { post_fraction }
@@ -167,7 +167,7 @@ mod tests {
         let policy = random(&share(1.0), &dimensions);
         let mixed = traverse(&policy, embedding.clone(), &dimensions);
         let post = traverse(&random(&PostNormConfig {}, &dimensions), embedding, &dimensions);
-        assert_eq!(values(mixed), values(policy.final_norm.forward(post)));
+        assert_close(mixed, policy.final_norm.forward(post), 1e-6);
     }
 
     #[test]

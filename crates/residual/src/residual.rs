@@ -89,7 +89,9 @@ pub trait Residual: Module {
         if fuses(&device) && !watches(probe) {
             let sites = (0..layers.sites()).map(Site::new);
             let present: Vec<Site> = sites.filter(|&site| !layers.absent(site)).collect();
-            let (passages, keep) = (passages(&present), device.is_autodiff());
+            let passages = passages(&present);
+            // What is given may be a constant to a policy that learns.
+            let keep = device.is_autodiff() || self.devices().iter().any(|d| d.is_autodiff());
             if let Some(fused) = self.fused(&passages, &layers.memory(), keep) {
                 return fused.traverse(embedding, layers, &present);
             }

@@ -108,7 +108,7 @@ fn one_block_has_no_depth_to_remember() {
     let tokens = text(2, 7);
     for depth_kv in [DepthKv::Attention, DepthKv::AttentionMlp] {
         let other = random(&one(depth_kv), &Device::flex());
-        assert_eq!(values(forward(&other, &tokens)), values(forward(&none, &tokens)));
+        assert_close(forward(&other, &tokens), forward(&none, &tokens), 1e-6);
     }
 }
 
