@@ -16,7 +16,7 @@ use crate::simd::{add_scaled, dot, exp, prefetch};
 use rayon::prelude::*;
 
 /// Queries of one block.
-const QUERIES: usize = 66;
+const QUERIES: usize = 48;
 /// Keys of one tile: one block of the products over keys.
 const KEYS: usize = crate::gemm::KC;
 
@@ -502,17 +502,22 @@ impl Room {
         let (time, dim, width) = (shape.time, shape.head_dim, shape.query_width());
         self.back.d_out.resize(time * dim, 0.0);
         self.out.resize(time, 0.0);
-        let at = |t: usize| (sequence * time + t) * width + head * dim;
-        for (t, (d, sum)) in self.back.d_out.chunks_exact_mut(dim).zip(&mut self.out).enumerate() {
-            d.copy_from_slice(&d_mixed[at(t)..at(t) + dim]);
-            *sum = row_dot(d, &mixed[at(t)..at(t) + dim]);
-        }
+        let first = sequence * time * width + head * dim;
+        let (d_mixed, mixed) = (&d_mixed[first..], &mixed[first..]);
+        take_gradient(&mut self.back.d_out, &mut self.out, d_mixed, mixed, dim, width);
     }
 }
 
 simd! {
-    fn row_dot(a: &[f32], b: &[f32]) -> f32 {
-        dot(a, b)
+    fn take_gradient(
+        d_out: &mut [f32], sums: &mut [f32], d_mixed: &[f32], mixed: &[f32], dim: usize,
+        width: usize,
+    ) {
+        for (t, (d, sum)) in d_out.chunks_exact_mut(dim).zip(sums).enumerate() {
+            let row = t * width..t * width + dim;
+            d.copy_from_slice(&d_mixed[row.clone()]);
+            *sum = dot(d, &mixed[row]);
+        }
     }
 }
 

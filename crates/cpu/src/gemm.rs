@@ -54,6 +54,14 @@ pub(crate) struct Packed {
 impl Packed {
     /// Packs `b`, on as many threads as there are.
     pub(crate) fn new(b: View, k: usize, n: usize) -> Self {
+        Self::side_by_side(&[(b, n)], k)
+    }
+
+    /// Packs matrices with as many columns each side by side, as if they were one. All but the last must
+    /// fill their panels.
+    pub(crate) fn side_by_side(parts: &[(View, usize)], k: usize) -> Self {
+        let n: usize = parts.iter().map(|(_, n)| n).sum();
+        debug_assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)));
         let panels = n.div_ceil(NR);
         let data = filled(k * panels * NR, |data| {
             let blocks = data.par_chunks_mut(KC * panels * NR).enumerate();
@@ -61,8 +69,14 @@ impl Packed {
                 let depth = data.len() / (panels * NR);
                 data.par_chunks_mut(depth * NR).enumerate().with_min_len(4).for_each(
                     |(panel, out)| {
-                        let columns = NR.min(n - panel * NR);
-                        pack_panel(out, b, block * KC, panel * NR, columns);
+                        let mut column = panel * NR;
+                        for &(b, n) in parts {
+                            if column < n {
+                                let columns = NR.min(n - column);
+                                return pack_panel(out, b, block * KC, column, columns);
+                            }
+                            column -= n;
+                        }
                     },
                 );
             });

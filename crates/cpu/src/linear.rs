@@ -1,7 +1,7 @@
 //! Products of token rows with weights stored as `[out, in]`, one or several side by side:
 //! `y = [x W1^T | x W2^T | ..]`, `dx = sum_i dy_i W_i`, `dW_i = dy_i^T x`.
 
-use crate::gemm::{MR, Packed, ROWS, Scratch, Store, View, multiply, multiply_transposed};
+use crate::gemm::{MR, NR, Packed, ROWS, Scratch, Store, View, multiply, multiply_transposed};
 use crate::rows::filled;
 use crate::vector;
 use rayon::prelude::*;
@@ -33,6 +33,9 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
     if tokens <= FEW {
         return few(x, inputs, weights, width);
     }
+    if weights.iter().all(|weight| weight.out.is_multiple_of(NR)) {
+        return joined(x, inputs, weights, width);
+    }
     let packed: Vec<_> = weights.iter().map(|w| pack_forward(*w, inputs)).collect();
     filled(tokens * width, |y| {
         let tasks = y.par_chunks_mut(ROWS * width).zip(x.par_chunks(ROWS * inputs));
@@ -44,6 +47,20 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
                 multiply(sizes, x, inputs, packed, &mut y[column..], width, Store::SET, scratch);
                 column += weight.out;
             }
+        });
+    })
+}
+
+/// All weights as one: rows of x are read once for all of them.
+fn joined(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32> {
+    let parts: Vec<_> =
+        weights.iter().map(|w| (View::transposed(w.values, inputs), w.out)).collect();
+    let packed = Packed::side_by_side(&parts, inputs);
+    filled(x.len() / inputs * width, |y| {
+        let tasks = y.par_chunks_mut(ROWS * width).zip(x.par_chunks(ROWS * inputs));
+        tasks.for_each_init(Scratch::default, |scratch, (y, x)| {
+            let sizes = [x.len() / inputs, width, inputs];
+            multiply(sizes, x, inputs, &packed, y, width, Store::SET, scratch);
         });
     })
 }
@@ -157,7 +174,9 @@ mod tests {
 
     #[test]
     fn weights_side_by_side_are_products_of_their_own() {
-        for (tokens, inputs, outs) in [(1, 5, [3, 4]), (300, 37, [19, 40]), (9, 512, [6, 48])] {
+        for (tokens, inputs, outs) in
+            [(1, 5, [3, 4]), (300, 37, [19, 40]), (9, 512, [6, 48]), (70, 40, [32, 16])]
+        {
             let x = noise("x", tokens * inputs);
             let weights = outs.map(|out| noise(&format!("w{out}"), out * inputs));
             let views = [&weights[0], &weights[1]].map(|w| Weight::new(w, inputs));
