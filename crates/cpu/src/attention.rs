@@ -7,13 +7,16 @@
 //! and rotations are applied while heads are copied out of the joined rows.
 
 mod decode;
+mod slots;
 
 pub use decode::KeyValues;
+pub use slots::Slots;
 
 use crate::gemm::{Packed, Scratch, Store, View, multiply, multiply_transposed};
 use crate::rows::filled;
 use crate::simd::{add_scaled, dot, exp, prefetch};
 use rayon::prelude::*;
+use slots::{SlotPass, add_slots, slots_backward};
 
 /// Queries of one block.
 const QUERIES: usize = 48;
@@ -100,7 +103,7 @@ pub struct Output {
 }
 
 /// Attends within each sequence of `joined`, `[tokens, (heads + 2 kv_heads) * head_dim]`.
-pub fn forward(joined: &[f32], shape: &Shape) -> Output {
+pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
     let tokens = joined.len() / shape.joined();
     let (time, dim, width) = (shape.time, shape.head_dim, shape.query_width());
     let mut log_sums = vec![0.0; tokens * shape.heads];
@@ -119,7 +122,7 @@ pub fn forward(joined: &[f32], shape: &Shape) -> Output {
                 room.queries.resize(time * dim, 0.0);
                 take_head(&mut room.queries, rows, shape.query_at(head), shape, shape.query_gain());
                 room.out.resize(time * dim, 0.0);
-                attend(room, log_sums, shape);
+                attend(room, log_sums, shape, slots, (sequence * time, kv_head));
                 for (t, row) in room.out.chunks_exact(dim).enumerate() {
                     // SAFETY: this task alone writes this head of this sequence.
                     let to = unsafe { mixed.row(sequence * time + t, head * dim, dim) };
@@ -168,7 +171,13 @@ impl Room {
 }
 
 /// One query head against its packed keys and values, into `room.out`.
-fn attend(room: &mut Room, log_sums: &mut [f32], shape: &Shape) {
+fn attend(
+    room: &mut Room,
+    log_sums: &mut [f32],
+    shape: &Shape,
+    slots: &Slots,
+    (token, kv_head): (usize, usize),
+) {
     let (time, dim) = (shape.time, shape.head_dim);
     let Room { queries, out, key_tiles, value_tiles, scores, scratch, .. } = room;
     scores.resize(QUERIES * KEYS, 0.0);
@@ -194,6 +203,8 @@ fn attend(room: &mut Room, log_sums: &mut [f32], shape: &Shape) {
             let store = Store { scale: 1.0, add: start > 0 };
             multiply([rows, dim, keys], scores, KEYS, &value_tiles[tile], out, dim, store, scratch);
         }
+        let seen = &mut softmax[..rows];
+        add_slots(out, seen, queries, slots, token + first, kv_head, shape);
         for ((row, log_sum), softmax) in
             out.chunks_exact_mut(dim).zip(&mut log_sums[first..]).zip(&softmax)
         {
@@ -370,6 +381,10 @@ pub struct Gradient {
     pub query_gain: Vec<f32>,
     /// Of the key heads' gain; empty without norms.
     pub key_gain: Vec<f32>,
+    /// Of the slots' keys, in their layout.
+    pub slot_keys: Vec<f32>,
+    /// Of the slots' values, in their layout.
+    pub slot_values: Vec<f32>,
 }
 
 #[derive(Debug, Default)]
@@ -387,20 +402,21 @@ struct BackRoom {
     packed_d_out: Packed,
 }
 
-/// `d_mixed` is the gradient of [`Output::mixed`].
-pub fn backward(d_mixed: &[f32], joined: &[f32], output: &Output, shape: &Shape) -> Gradient {
-    backward_parts(d_mixed, joined, &output.mixed, &output.log_sums, shape)
-}
-
-/// [`backward`] with the parts of the output given one by one.
-pub fn backward_parts(
+/// `d_mixed` is the gradient of [`Output::mixed`]; `mixed` and `log_sums` are those of the output.
+pub fn backward(
     d_mixed: &[f32],
     joined: &[f32],
     mixed: &[f32],
     log_sums: &[f32],
     shape: &Shape,
+    slots: &Slots,
 ) -> Gradient {
     let (time, dim) = (shape.time, shape.head_dim);
+    let (mut slot_keys, mut slot_values) =
+        (vec![0.0; slots.keys.len()], vec![0.0; slots.values.len()]);
+    let slot_width = shape.kv_heads * dim;
+    let d_slot_keys = Columns::new(&mut slot_keys, slot_width);
+    let d_slot_values = Columns::new(&mut slot_values, slot_width);
     let mut gains = Vec::new();
     let d_joined = filled(joined.len(), |d_joined| {
         let d_joined = Columns::new(d_joined, shape.joined());
@@ -423,6 +439,17 @@ pub fn backward_parts(
                     take_head(&mut room.queries, rows, at, shape, shape.query_gain());
                     room.take_output(d_mixed, mixed, sequence, head, shape);
                     attend_backward(room, log_sums, shape);
+                    let back = &mut room.back;
+                    let pass = SlotPass {
+                        queries: &room.queries,
+                        d_out: &back.d_out,
+                        sums: &room.out,
+                        log_sums,
+                        token: sequence * time,
+                        kv_head,
+                    };
+                    let (d_keys, d_values) = (&d_slot_keys, &d_slot_values);
+                    slots_backward(&mut back.d_queries, d_keys, d_values, &pass, slots, shape);
                     let d = &mut room.back.d_queries;
                     for t in 0..time {
                         let d = &mut d[t * dim..(t + 1) * dim];
@@ -454,7 +481,7 @@ pub fn backward_parts(
         add_scaled(&mut sum.query, 1.0, &part.query);
         add_scaled(&mut sum.key, 1.0, &part.key);
     }
-    Gradient { joined: d_joined, query_gain: sum.query, key_gain: sum.key }
+    Gradient { joined: d_joined, query_gain: sum.query, key_gain: sum.key, slot_keys, slot_values }
 }
 
 /// Gradients of the heads' norms.

@@ -4,7 +4,7 @@ use crate::bridge::{Input, Operation, Output, run};
 use crate::seen::SeenTokens;
 use burn::tensor::Tensor;
 use hadal_cpu::Rows;
-use hadal_cpu::attention::{HeadNorms, Shape, backward_parts, forward};
+use hadal_cpu::attention::{HeadNorms, Shape, Slots, backward, forward};
 use hadal_cpu::linear::{self, Weight};
 use std::sync::Arc;
 
@@ -168,7 +168,7 @@ impl Attention {
     fn intermediates(&self, inputs: &[Rows]) -> [Vec<f32>; 3] {
         let x = inputs[0].values();
         let joined = linear::forward(x, self.width(), &self.projections(inputs));
-        let out = forward(&joined, &self.shape(inputs));
+        let out = forward(&joined, &self.shape(inputs), &Slots::default());
         [joined, out.mixed, out.log_sums]
     }
 }
@@ -188,7 +188,10 @@ impl Operation for Attention {
         };
         let mut out =
             linear::backward(d.values(), &mixed, self.mixed_width(), &self.output(inputs));
-        let heads = backward_parts(&out.x, &joined, &mixed, &log_sums, &self.shape(inputs));
+        let heads = {
+            let (shape, slots) = (self.shape(inputs), Slots::default());
+            backward(&out.x, &joined, &mixed, &log_sums, &shape, &slots)
+        };
         drop((joined, mixed));
         let x = inputs[0].values();
         let projections =

@@ -8,6 +8,7 @@
 mod attention;
 mod bridge;
 mod embed;
+mod heads;
 mod junction;
 mod linear;
 mod loss;
@@ -21,6 +22,7 @@ pub use attention::{
     AttentionShape, AttentionWeights, HeadGains, RopeTables, attention, continued_attention,
 };
 pub use embed::embed;
+pub use heads::{DepthSlots, mix_heads, project_heads};
 pub use junction::Junctions;
 pub use linear::linear;
 pub use loss::{Targets, head_loss};
@@ -28,4 +30,4 @@ pub use mlp::{MlpWeights, mlp};
 pub use path::{fused_calls, fuses, plainly};
 pub use rms::{inverse_rms, rms, rms_norm};
 pub use seen::{SeenRows, SeenTokens};
-pub use tensors::{take_gradient, with_values};
+pub use tensors::{change_values, take_gradient};

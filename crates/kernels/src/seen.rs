@@ -1,6 +1,6 @@
 //! Keys and values of the tokens seen so far, as a fused attention keeps them.
 
-use hadal_cpu::attention::{KeyValues, Shape, forward};
+use hadal_cpu::attention::{KeyValues, Shape, Slots, forward};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows from which on all new tokens are mixed at once instead of one after another.
@@ -66,7 +66,7 @@ impl SeenTokens {
         let nothing_seen = seen.rows.iter().all(KeyValues::is_empty);
         let parts = seen.rows.iter_mut().zip(joined.chunks_exact(row));
         if shape.time > MANY && nothing_seen {
-            let mixed = forward(joined, shape).mixed;
+            let mixed = forward(joined, shape, &Slots::default()).mixed;
             parts.for_each(|(seen, joined)| seen.extend(joined, shape));
             return mixed;
         }

@@ -1,6 +1,6 @@
 //! Parameters and gradients between tensors and vectors, without copies where that is possible.
 
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::tensor::{Gradients, Tensor};
 
 /// Takes a parameter's gradient out of all gradients.
 pub fn take_gradient<const D: usize>(
@@ -11,8 +11,14 @@ pub fn take_gradient<const D: usize>(
     tensor.grad_remove(gradients)?.into_data().try_into_vec().ok()
 }
 
-/// A tensor like `old` with other values.
-pub fn with_values<const D: usize>(old: &Tensor<D>, values: Vec<f32>) -> Tensor<D> {
-    let data = TensorData::new(values, old.dims());
-    Tensor::from_data(data, &old.device()).set_require_grad(old.is_require_grad())
+/// Changes the values of a tensor where they are; they are copied only if something else holds them
+/// too, such as a clone or the graph of a loss.
+pub fn change_values<const D: usize>(
+    tensor: Tensor<D>,
+    change: impl FnOnce(&mut [f32]),
+) -> Tensor<D> {
+    let (device, tracked) = (tensor.device(), tensor.is_require_grad());
+    let mut data = tensor.into_data();
+    change(data.as_mut_slice().expect("values are f32"));
+    Tensor::from_data(data, &device).set_require_grad(tracked)
 }

@@ -70,6 +70,9 @@ pub enum ParityError {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TensorFileError),
+    /// The device could not compute or hand over a result.
+    #[error("the device failed: {0}")]
+    Device(String),
     /// The trace does not belong to the model.
     #[error("{}: {reason}", path.display())]
     Foreign {
@@ -82,11 +85,15 @@ pub enum ParityError {
 
 /// Runs the model of a directory on the input of its `trace.safetensors` and compares everything
 /// that the trace holds.
-pub fn parity(directory: &Path, tolerance: f64) -> Result<ParityReport, ParityError> {
+pub fn parity(
+    directory: &Path,
+    device: &Device,
+    tolerance: f64,
+) -> Result<ParityReport, ParityError> {
     let trace = Trace(TensorFile::open(&directory.join("trace.safetensors"))?);
     let names = trace.0.names();
     let backward = names.iter().any(|name| name.starts_with("grad."));
-    let device = if backward { Device::flex().autodiff() } else { Device::flex() };
+    let device = if backward { device.clone().autodiff() } else { device.clone() };
     let decoder = load(directory, &device)?.decoder;
 
     let ours = compute(&decoder, &trace, backward)?;
@@ -177,18 +184,18 @@ fn compute(
     let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
     decoder.valid().logits(&input, pass).map_err(foreign)?;
 
-    let mut ours = BTreeMap::from([("logits".to_owned(), quantity(&logits))]);
+    let mut ours = BTreeMap::from([("logits".to_owned(), quantity(&logits)?)]);
     let mut skipped = vec![0.0; 2 * decoder.config().n_layers];
     for (place, signal, value) in probe.seen {
         match (place, signal) {
             (Place::Site(Site { index }), Signal::Skipped) => {
-                skipped[index] = quantity(&value.mean()).1[0];
+                skipped[index] = quantity(&value.mean())?.1[0];
             }
             (Place::Site(Site { index }), _) => {
-                ours.insert(format!("h.{index}"), quantity(&value.squeeze_dim::<3>(2)));
+                ours.insert(format!("h.{index}"), quantity(&value.squeeze_dim::<3>(2))?);
             }
             (Place::Out, _) => {
-                ours.insert("out".to_owned(), quantity(&value.squeeze_dim::<3>(2)));
+                ours.insert("out".to_owned(), quantity(&value.squeeze_dim::<3>(2))?);
             }
         }
     }
@@ -199,7 +206,7 @@ fn compute(
         check_targets(&input, &targets, decoder.config().vocab_size)
             .map_err(|reason| trace.foreign(reason))?;
         let loss = decoder.loss(&input, &targets, &[], Pass::default()).map_err(foreign)?;
-        ours.insert("loss".to_owned(), quantity(&loss));
+        ours.insert("loss".to_owned(), quantity(&loss)?);
         if backward {
             let gradients = decoder.gradients(loss.backward());
             let shapes: BTreeMap<_, _> =
@@ -228,8 +235,9 @@ fn check_targets(input: &Tokens, targets: &Tokens, vocab_size: usize) -> Result<
     }
 }
 
-fn quantity<const D: usize>(tensor: &Tensor<D>) -> Quantity {
-    (tensor.dims().to_vec(), tensor.try_to_vec_as().unwrap_or_default())
+fn quantity<const D: usize>(tensor: &Tensor<D>) -> Result<Quantity, ParityError> {
+    let values = tensor.try_to_vec_as().map_err(|error| ParityError::Device(error.to_string()))?;
+    Ok((tensor.dims().to_vec(), values))
 }
 
 fn magnitude(values: &[f32]) -> f64 {

@@ -2,6 +2,7 @@
 
 use hadal_kernels::{fused_calls, plainly};
 use hadal_lab::{DEFAULT_TOLERANCE, parity};
+use hadal_model::Device;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ fn assert_parity(directories: &[PathBuf]) {
 
 fn assert_each(directories: &[PathBuf]) {
     for directory in directories {
-        let report = parity(directory, DEFAULT_TOLERANCE).unwrap();
+        let report = parity(directory, &Device::flex(), DEFAULT_TOLERANCE).unwrap();
         let wrong: Vec<_> = report.comparisons.iter().filter(|c| !c.passed).collect();
         assert!(wrong.is_empty(), "{}: {wrong:#?}", directory.display());
         assert!(!report.comparisons.is_empty());

@@ -9,7 +9,8 @@ use crate::rope::Rope;
 use burn::module::Module;
 use burn::tensor::{Bool, Tensor, activation::softmax};
 use hadal_kernels::{
-    AttentionShape, AttentionWeights, HeadGains, SeenTokens, attention, continued_attention,
+    AttentionShape, AttentionWeights, DepthSlots, HeadGains, SeenTokens, attention,
+    continued_attention, mix_heads, project_heads,
 };
 use hadal_residual::{Matrix, RmsNorm, Weights};
 
@@ -73,6 +74,30 @@ impl Attention {
     /// - `x` and output: `[B, T, d]`
     pub(crate) fn fused(&self, x: Tensor<3>, rope: &Rope, recompute: bool) -> Tensor<3> {
         attention(x, self.weights(), self.shape(), rope.tables(), recompute)
+    }
+
+    /// The sub-layer with depth slots, and what it leaves to later blocks.
+    pub(crate) fn with_slots(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        slots: &[KeyValue],
+    ) -> (Tensor<3>, KeyValue) {
+        let AttentionWeights { q, k, v, norms, .. } = self.weights();
+        let joined = project_heads(x, [q, k, v]);
+        let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let part = |at, width| joined.clone().narrow(2, at, width);
+        let own = self.finish_slot(
+            part(q_width, kv_width),
+            part(q_width + kv_width, kv_width),
+            rope,
+        );
+        let slots = (!slots.is_empty()).then(|| DepthSlots {
+            keys: side_by_side(slots.iter().map(|slot| slot.key.clone())),
+            values: side_by_side(slots.iter().map(|slot| slot.value.clone())),
+        });
+        let mixed = mix_heads(joined, norms, slots, self.shape(), rope.tables());
+        (self.o.forward(mixed), own)
     }
 
     /// The same for rows that continue what was seen before, and are added to it.
@@ -173,6 +198,15 @@ impl Attention {
         let heads = out.reshape([batch, self.heads, time, head_dim]).swap_dims(1, 2);
         self.o.forward(heads.reshape([batch, time, self.heads * head_dim]))
     }
+}
+
+/// Slots `[B, heads, T, head_dim]` of each token one after another: `[B, T, slots, heads * head_dim]`.
+fn side_by_side(slots: impl Iterator<Item = Tensor<4>>) -> Tensor<4> {
+    let rows = slots.map(|slot| {
+        let [batch, heads, time, dim] = slot.dims();
+        slot.swap_dims(1, 2).reshape([batch, time, 1, heads * dim])
+    });
+    Tensor::cat(rows.collect(), 2)
 }
 
 /// `[B, T, heads * head_dim] -> [B, heads, T, head_dim]`, normalised per head if asked.

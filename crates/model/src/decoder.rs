@@ -6,12 +6,13 @@ use crate::layers::{Block, Layers};
 use crate::rope::Rope;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
-use hadal_kernels::{Targets, embed, head_loss, linear, take_gradient, with_values};
+use hadal_kernels::{Targets, change_values, embed, head_loss, linear, take_gradient};
 use hadal_residual::{
     AnyResidual, BASE_STD, Declared, Init, Memory, Probe, ResidualConfig, Silent, Site, Stored,
     Weights,
 };
 use std::collections::HashMap;
+use std::mem;
 
 /// A decoder-only Transformer.
 #[derive(Module, Debug)]
@@ -293,11 +294,16 @@ impl Decoder {
         self.collect(|tensor| Some(tensor.elements()))
     }
 
-    /// The same model with other values of its parameters; what `find` does not know stays.
-    pub fn with_parameters(self, find: impl Fn(&str) -> Option<Vec<f32>>) -> Self {
-        let declared = self.declared.clone();
+    /// Changes every parameter's elements by name. They are changed where they are, unless a clone of
+    /// the model or the graph of a loss holds them too.
+    pub fn change_parameters(&mut self, change: impl FnMut(&str, &mut [f32])) {
+        // Mapping consumes a model. What stands in for it meanwhile has no values yet, while a clone
+        // would hold on to those that are to change.
+        let stand_in = Self::declare(&self.config, Weights::fresh(0, &self.embed.device()));
+        let decoder = mem::replace(self, stand_in);
+        let declared = decoder.declared.clone();
         let names = declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
-        self.map(&mut Replacer { names, find })
+        *self = decoder.map(&mut Changer { names, change });
     }
 
     /// Sets what share of their full size the policy's gains have, while training warms up.
@@ -346,16 +352,17 @@ impl<const D: usize> AnyTensor for Tensor<D> {
     }
 }
 
-struct Replacer<'a, F> {
+struct Changer<'a, F> {
     names: HashMap<u64, &'a str>,
-    find: F,
+    change: F,
 }
 
-impl<F: Fn(&str) -> Option<Vec<f32>>> ModuleMapper for Replacer<'_, F> {
+impl<F: FnMut(&str, &mut [f32])> ModuleMapper for Changer<'_, F> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.names.get(&param.id.val()).and_then(|name| (self.find)(name)) {
+        match self.names.get(&param.id.val()) {
             None => param,
-            Some(values) => param.map(|old| with_values(&old, values)),
+            Some(name) => param
+                .map(|tensor| change_values(tensor, |values| (self.change)(name, values))),
         }
     }
 }

@@ -77,6 +77,11 @@ impl Layers<'_> {
                 Some(_) => {}
             }
         }
+        if self.cache.is_none() && fuses(&device) {
+            let (output, own) = attention.with_slots(x, &self.rope, &self.slots);
+            self.slots.push(own);
+            return output;
+        }
         let own = attention.key_value(x.clone(), &self.rope);
         let sequence = match &mut self.cache {
             None => own.clone(),

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::output::{print_json, spinner};
 use clap::Args;
 use hadal_model::{
-    Checkpoint, Device, Generated, Limits, Sampler, Sampling, StopReason, TextStream, Tokenizer,
-    generate, load,
+    Checkpoint, DEVICES, Generated, Limits, Sampler, Sampling, StopReason, TextStream, Tokenizer,
+    device_named, generate, load,
 };
 use serde_json::json;
 use std::io::{self, IsTerminal, Read, Write};
@@ -47,6 +47,9 @@ pub(crate) struct Generate {
     /// `bytes`, or a tokenizer.json other than DIR's
     #[arg(long, value_name = "bytes|FILE")]
     tokenizer: Option<PathBuf>,
+    /// Where to run; all but flex, the CPU, are cargo features
+    #[arg(long, default_value = "flex", value_parser = DEVICES)]
+    device: String,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -61,9 +64,10 @@ impl Generate {
             seed: self.seed,
         };
         let mut sampler = Sampler::new(sampling).map_err(Failure::usage)?;
+        let device = device_named(&self.device).map_err(Failure::usage)?;
         let prompt = self.prompt_text()?;
         let spinner = spinner(format!("loading {}", self.directory.display()));
-        let checkpoint = load(&self.directory, &Device::flex()).map_err(Failure::failed)?;
+        let checkpoint = load(&self.directory, &device).map_err(Failure::failed)?;
         spinner.finish_and_clear();
         let tokenizer = self.tokenizer(&checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;

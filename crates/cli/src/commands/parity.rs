@@ -5,6 +5,7 @@ use crate::output::{Table, print_json, spinner};
 use clap::Args;
 use hadal_kernels::plainly;
 use hadal_lab::{Comparison, DEFAULT_TOLERANCE, ParityReport, parity};
+use hadal_model::{DEVICES, Device, device_named};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,9 @@ pub(crate) struct Parity {
     /// Use plain tensor operations alone, as on backends without fused ones
     #[arg(long)]
     plain: bool,
+    /// Where to run; all but flex, the CPU, are cargo features
+    #[arg(long, default_value = "flex", value_parser = DEVICES)]
+    device: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -51,16 +55,17 @@ fn tolerance(text: &str) -> Result<f64, String> {
 
 impl Parity {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let device = device_named(&self.device).map_err(Failure::usage)?;
         let run = || match self.directories.as_slice() {
-            [directory] => self.one(directory),
-            several => self.several(several),
+            [directory] => self.one(directory, &device),
+            several => self.several(several, &device),
         };
         if self.plain { plainly(run) } else { run() }
     }
 
-    fn one(&self, directory: &Path) -> Result<ExitCode, Failure> {
+    fn one(&self, directory: &Path, device: &Device) -> Result<ExitCode, Failure> {
         let spinner = spinner(format!("comparing {}", directory.display()));
-        let report = parity(directory, self.tolerance).map_err(Failure::usage)?;
+        let report = parity(directory, device, self.tolerance).map_err(Failure::usage)?;
         spinner.finish_and_clear();
         if self.json {
             print_json(&report)?;
@@ -72,13 +77,13 @@ impl Parity {
 
     /// One line each. What cannot be run is reported and the rest goes on; it then outweighs what
     /// differs in the exit code.
-    fn several(&self, directories: &[PathBuf]) -> Result<ExitCode, Failure> {
+    fn several(&self, directories: &[PathBuf], device: &Device) -> Result<ExitCode, Failure> {
         let mut code = 0;
         let mut reports = Vec::new();
         let width = directories.iter().map(|d| d.display().to_string().len()).max().unwrap_or(0);
         for directory in directories {
             let name = directory.display().to_string();
-            match parity(directory, self.tolerance) {
+            match parity(directory, device, self.tolerance) {
                 Err(error) => {
                     reports.push(json!({ "directory": name, "error": error.to_string() }));
                     Failure::usage(error).report();

@@ -91,6 +91,28 @@ fn several_directories_get_a_line_each_and_the_worst_exit_code() {
 }
 
 #[test]
+fn a_device_is_named_and_one_that_is_not_compiled_in_is_refused_with_the_remedy() {
+    let directory = golden("prenorm");
+    parity(&directory, &["--device", "flex"]).succeeded();
+    parity(&directory, &["--device", "abacus"]).refused(2, &["abacus", "flex", "wgpu", "metal"]);
+    for (name, compiled_in) in [
+        ("wgpu", cfg!(feature = "wgpu")),
+        ("cuda", cfg!(feature = "cuda")),
+        ("rocm", cfg!(feature = "rocm")),
+        ("metal", cfg!(feature = "metal")),
+    ] {
+        if !compiled_in {
+            let remedy = format!("`cargo build --release --features {name}`");
+            let reasons = [format!("this hadal was built without {name}"), remedy];
+            let reasons = reasons.each_ref().map(String::as_str);
+            parity(&directory, &["--device", name]).refused(2, &reasons);
+            run(command("generate").arg(&directory).args(["--prompt", "a", "--device", name]))
+                .refused(2, &reasons);
+        }
+    }
+}
+
+#[test]
 fn one_changed_value_of_the_trace_is_found_where_it_is() {
     for (directory, name, index, place) in [
         ("mgr-competitive", "logits", 500, [1, 0, 8].as_slice()),

@@ -152,7 +152,7 @@ simd! {
 #[cfg(test)]
 mod tests {
     use crate::attention::tests::case;
-    use crate::attention::{KeyValues, Shape, forward};
+    use crate::attention::{KeyValues, Shape, Slots, forward};
     use crate::testing::assert_close;
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         {
             let case = case(1, time, heads, dim, norms);
             let shape = case.shape();
-            let want = forward(&case.joined, &shape).mixed;
+            let want = forward(&case.joined, &shape, &Slots::default()).mixed;
             let (joined, width, half) = (shape.joined(), heads[0] * dim, dim / 2);
             let mut seen = KeyValues::default();
             assert!(seen.is_empty());

@@ -12,6 +12,9 @@ pub(super) struct Case {
     pub(super) joined: Vec<f32>,
     query_gain: Vec<f32>,
     key_gain: Vec<f32>,
+    slot_count: usize,
+    slot_keys: Vec<f32>,
+    slot_values: Vec<f32>,
 }
 
 const EPS: f32 = 1e-6;
@@ -38,6 +41,33 @@ pub(super) fn case(
         joined: noise("joined", sequences * time * (heads + 2 * kv_heads) * dim),
         query_gain: gains("query").iter().map(|g| 2.0 + g).collect(),
         key_gain: gains("key").iter().map(|g| 2.0 + g).collect(),
+        slot_count: 0,
+        slot_keys: Vec::new(),
+        slot_values: Vec::new(),
+    }
+}
+
+impl Case {
+    fn with_slots(mut self, count: usize) -> Self {
+        let width = (self.heads + 2 * self.kv_heads) * self.dim;
+        let length = self.joined.len() / width * count * self.kv_heads * self.dim;
+        self.slot_count = count;
+        self.slot_keys = noise("slot keys", length).iter().map(|k| 2.0 * k).collect();
+        self.slot_values = noise("slot values", length);
+        self
+    }
+
+    fn slots(&self) -> Slots<'_> {
+        Slots { count: self.slot_count, keys: &self.slot_keys, values: &self.slot_values }
+    }
+
+    fn backward(&self, d: &[f32], output: &Output) -> Gradient {
+        let Output { mixed, log_sums } = output;
+        backward(d, &self.joined, mixed, log_sums, &self.shape(), &self.slots())
+    }
+
+    fn forward(&self) -> Output {
+        forward(&self.joined, &self.shape(), &self.slots())
     }
 }
 
@@ -92,19 +122,26 @@ impl Case {
             for head in 0..self.heads {
                 let kv = head / (self.heads / self.kv_heads);
                 let q = self.head(token, head, Some(&self.query_gain));
-                let scores: Vec<f64> = (start..=token)
+                let score = |k: &[f64]| {
+                    let dot: f64 = q.iter().zip(k).map(|(q, k)| q * k).sum();
+                    (dot / (self.dim as f64).sqrt()).exp()
+                };
+                let slot = |from: &[f32], s: usize| -> Vec<f64> {
+                    let at = ((token * self.slot_count + s) * self.kv_heads + kv) * self.dim;
+                    from[at..at + self.dim].iter().map(|x| f64::from(*x)).collect()
+                };
+                let mut weighted: Vec<(f64, Vec<f64>)> = (start..=token)
                     .map(|key| {
                         let k = self.head(key, self.heads + kv, Some(&self.key_gain));
-                        let dot: f64 = q.iter().zip(k).map(|(q, k)| q * k).sum();
-                        (dot / (self.dim as f64).sqrt()).exp()
+                        (score(&k), self.head(key, self.heads + self.kv_heads + kv, None))
                     })
                     .collect();
-                let sum: f64 = scores.iter().sum();
+                for s in 0..self.slot_count {
+                    weighted.push((score(&slot(&self.slot_keys, s)), slot(&self.slot_values, s)));
+                }
+                let sum: f64 = weighted.iter().map(|(weight, _)| weight).sum();
                 for j in 0..self.dim {
-                    let value = |key| self.head(key, self.heads + self.kv_heads + kv, None)[j];
-                    let weighted =
-                        (start..=token).zip(&scores).map(|(key, s)| s / sum * value(key));
-                    mixed.push(weighted.sum());
+                    mixed.push(weighted.iter().map(|(weight, v)| weight / sum * v[j]).sum());
                 }
             }
         }
@@ -123,7 +160,7 @@ fn every_form_computes_its_definition() {
     ] {
         let case = case(sequences, time, heads, dim, norms);
         let want: Vec<f32> = case.reference().iter().map(|x| *x as f32).collect();
-        assert_close(&forward(&case.joined, &case.shape()).mixed, &want, 1e-5);
+        assert_close(&case.forward().mixed, &want, 1e-5);
     }
 }
 
@@ -131,9 +168,9 @@ fn every_form_computes_its_definition() {
 fn gradients_are_the_slopes_of_the_definition() {
     for (time, heads, norms) in [(3, [2, 1], false), (4, [2, 2], true), (70, [1, 1], false)] {
         let case = case(2, time, heads, 4, norms);
-        let output = forward(&case.joined, &case.shape());
+        let output = case.forward();
         let d = noise("d", output.mixed.len());
-        let gradient = backward(&d, &case.joined, &output, &case.shape());
+        let gradient = case.backward(&d, &output);
         let loss = |case: &Case| -> f64 {
             case.reference().iter().zip(&d).map(|(x, d)| x * f64::from(*d)).sum()
         };
@@ -154,12 +191,37 @@ fn gradients_are_the_slopes_of_the_definition() {
 }
 
 #[test]
+fn depth_slots_join_the_softmax_of_their_token() {
+    for (time, heads, count) in [(3, [2, 1], 1), (5, [2, 2], 3), (60, [1, 1], 2)] {
+        let case = case(2, time, heads, 4, false).with_slots(count);
+        let want: Vec<f32> = case.reference().iter().map(|x| *x as f32).collect();
+        let output = case.forward();
+        assert_close(&output.mixed, &want, 1e-5);
+        let d = noise("d", output.mixed.len());
+        let gradient = case.backward(&d, &output);
+        let loss = |case: &Case| -> f64 {
+            case.reference().iter().zip(&d).map(|(x, d)| x * f64::from(*d)).sum()
+        };
+        let (keys, values) = (&gradient.slot_keys, &gradient.slot_values);
+        assert_gradient(
+            "joined",
+            &gradient.joined,
+            &case,
+            |case: &mut Case| &mut case.joined,
+            loss,
+        );
+        assert_gradient("keys", keys, &case, |case: &mut Case| &mut case.slot_keys, loss);
+        assert_gradient("values", values, &case, |case: &mut Case| &mut case.slot_values, loss);
+    }
+}
+
+#[test]
 fn gradients_over_several_key_tiles_agree_with_those_of_a_plain_sum() {
     // Three hundred tokens need two key tiles; only late queries see the second one.
     let case = case(1, 300, [1, 1], 4, false);
-    let output = forward(&case.joined, &case.shape());
+    let output = case.forward();
     let d = noise("d", output.mixed.len());
-    let gradient = backward(&d, &case.joined, &output, &case.shape());
+    let gradient = case.backward(&d, &output);
     let loss = |case: &Case| -> f64 {
         case.reference().iter().zip(&d).map(|(x, d)| x * f64::from(*d)).sum()
     };
@@ -170,6 +232,6 @@ fn gradients_over_several_key_tiles_agree_with_those_of_a_plain_sum() {
 fn a_value_that_is_no_number_is_not_hidden() {
     let mut case = case(1, 8, [1, 1], 4, false);
     case.joined[0] = f32::NAN;
-    let mixed = forward(&case.joined, &case.shape()).mixed;
+    let mixed = case.forward().mixed;
     assert!(mixed[..4].iter().all(|x| x.is_nan()));
 }

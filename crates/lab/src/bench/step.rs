@@ -4,7 +4,7 @@ use super::error::BenchError;
 use super::job::Job;
 use super::protocol::StepTimes;
 use super::tokens::batch;
-use crate::optim::{AdamWConfig, HiddenRule, Optimizer, OptimizerConfig};
+use crate::optim::{AdamWConfig, HiddenRule, Optimizer, OptimizerConfig, project};
 use crate::train::Batch;
 use crate::train::gradient::{gradients, loss, scalar};
 use hadal_model::{Decoder, Device};
@@ -32,9 +32,8 @@ impl Training {
             adamw: AdamWConfig { lr: LEARNING_RATE, ..AdamWConfig::default() },
             ..OptimizerConfig::default()
         };
-        let mut optimizer = Optimizer::new(&config, &decoder);
-        optimizer.project(&job.model.residual);
-        let decoder = optimizer.refreshed(&decoder);
+        project(&mut decoder);
+        let optimizer = Optimizer::new(&config, &decoder);
         Ok(Self { decoder, optimizer, job: job.clone(), steps: 0 })
     }
 
@@ -60,9 +59,7 @@ impl Training {
         let gradients = gradients(&self.decoder, loss);
         let backward = started.elapsed();
 
-        self.optimizer.step(&gradients, self.steps, 1.0);
-        self.optimizer.project(&self.job.model.residual);
-        self.decoder = self.optimizer.refreshed(&self.decoder);
+        self.optimizer.step(&mut self.decoder, &gradients, self.steps, 1.0);
         let all = started.elapsed();
 
         let ms = |time: std::time::Duration| 1e3 * time.as_secs_f64();

@@ -28,7 +28,15 @@ impl Default for AdamWConfig {
 
 impl AdamWConfig {
     /// One step at learning rate `lr`; `step` counts from 0.
-    pub(super) fn step(&self, slot: &mut Slot, gradient: &[f32], step: u64, lr: f64, decay: f64) {
+    pub(super) fn step(
+        &self,
+        values: &mut [f32],
+        slot: &mut Slot,
+        gradient: &[f32],
+        step: u64,
+        lr: f64,
+        decay: f64,
+    ) {
         let [b1, b2] = self.betas;
         let t = (step + 1) as f64;
         let (correct1, correct2) = (1.0 - b1.powf(t), 1.0 - b2.powf(t));
@@ -40,7 +48,7 @@ impl AdamWConfig {
             keep: (1.0 - lr * decay) as f32,
             eps: self.eps as f32,
         };
-        rule.step(&mut slot.values, &mut slot.first, &mut slot.second, gradient);
+        rule.step(values, &mut slot.first, &mut slot.second, gradient);
     }
 }
 
@@ -49,33 +57,28 @@ mod tests {
     use super::*;
     use crate::optim::Group;
 
-    fn slot(values: Vec<f32>) -> Slot {
-        let zeros = vec![0.0; values.len()];
-        Slot {
-            shape: vec![values.len()],
-            first: zeros.clone(),
-            second: zeros,
-            values,
-            group: Group::Decayed,
-        }
+    fn slot(len: usize) -> Slot {
+        let zeros = vec![0.0; len];
+        Slot { shape: vec![len], first: zeros.clone(), second: zeros, group: Group::Decayed }
     }
 
     #[test]
     fn the_first_step_moves_by_the_rate_against_the_sign() {
         let config = AdamWConfig { lr: 0.1, ..AdamWConfig::default() };
-        let mut slot = slot(vec![1.0, 1.0]);
-        config.step(&mut slot, &[5.0, -1e-3], 0, config.lr, 0.0);
-        assert!((slot.values[0] - 0.9).abs() < 1e-6);
-        assert!((slot.values[1] - 1.1).abs() < 1e-5);
+        let mut values = [1.0, 1.0];
+        config.step(&mut values, &mut slot(2), &[5.0, -1e-3], 0, config.lr, 0.0);
+        assert!((values[0] - 0.9).abs() < 1e-6);
+        assert!((values[1] - 1.1).abs() < 1e-5);
     }
 
     #[test]
     fn three_steps_agree_with_a_plain_computation_in_f64() {
         let config = AdamWConfig { lr: 0.01, weight_decay: 0.1, ..AdamWConfig::default() };
-        let mut slot = slot(vec![0.5]);
+        let (mut values, mut slot) = ([0.5], slot(1));
         let (mut w, mut m, mut v) = (0.5f64, 0.0, 0.0);
         for (t, g) in [0.3f64, -0.2, 0.7].into_iter().enumerate() {
-            config.step(&mut slot, &[g as f32], t as u64, config.lr, config.weight_decay);
+            let (lr, decay) = (config.lr, config.weight_decay);
+            config.step(&mut values, &mut slot, &[g as f32], t as u64, lr, decay);
             w -= 0.01 * 0.1 * w;
             m = 0.9 * m + 0.1 * g;
             v = 0.95 * v + 0.05 * g * g;
@@ -83,14 +86,14 @@ mod tests {
                 (m / (1.0 - 0.9f64.powi(t as i32 + 1)), v / (1.0 - 0.95f64.powi(t as i32 + 1)));
             w -= 0.01 * mh / (vh.sqrt() + 1e-8);
         }
-        assert!((f64::from(slot.values[0]) - w).abs() < 1e-6);
+        assert!((f64::from(values[0]) - w).abs() < 1e-6);
     }
 
     #[test]
     fn decay_shrinks_even_without_a_gradient() {
         let config = AdamWConfig { lr: 0.1, ..AdamWConfig::default() };
-        let mut slot = slot(vec![2.0]);
-        config.step(&mut slot, &[0.0], 0, config.lr, 0.5);
-        assert!((slot.values[0] - 1.9).abs() < 1e-6);
+        let mut values = [2.0];
+        config.step(&mut values, &mut slot(1), &[0.0], 0, config.lr, 0.5);
+        assert!((values[0] - 1.9).abs() < 1e-6);
     }
 }

@@ -1,7 +1,8 @@
 //! Muon for the hidden matrices, AdamW for everything else, as the papers train.
 //!
-//! State lives in plain vectors beside the model, by parameter name: it can be saved, compared and
-//! restored to the bit, and no update depends on the order in which modules are visited.
+//! Parameters live in the model and move where they are. What a rule remembers lives in plain vectors
+//! beside it, by parameter name: it can be saved, compared and restored to the bit, and no update
+//! depends on the order in which modules are visited.
 
 mod adamw;
 mod groups;
@@ -15,11 +16,9 @@ pub use schedule::{Schedule, ScheduleConfig};
 
 use hadal_cpu::update::{scale, square_sum};
 use hadal_model::Decoder;
-use hadal_residual::ResidualConfig;
-use rayon::prelude::*;
+use hadal_residual::{Declared, ResidualConfig};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// Which rule moves the hidden matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,13 +59,11 @@ impl Default for OptimizerConfig {
     }
 }
 
-/// A parameter with what its rule remembers.
+/// What the rule of a parameter remembers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slot {
-    /// Its shape.
+    /// The parameter's shape.
     pub shape: Vec<usize>,
-    /// Its elements.
-    pub values: Vec<f32>,
     /// Running mean of gradients.
     pub first: Vec<f32>,
     /// Running mean of squared gradients; empty under Muon.
@@ -74,7 +71,7 @@ pub struct Slot {
     group: Group,
 }
 
-/// All parameters of a model and how they move.
+/// How all parameters of a model move.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
@@ -82,90 +79,61 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// Takes over the parameters of a model.
+    /// For the parameters of a model.
     pub fn new(config: &OptimizerConfig, decoder: &Decoder) -> Self {
         let residual = &decoder.config().residual;
-        let shapes: BTreeMap<_, _> =
-            decoder.declared().iter().map(|d| (d.name.clone(), d.shape.clone())).collect();
         let slots = decoder
-            .parameters()
-            .into_iter()
-            .map(|(name, values)| {
-                let shape = shapes.get(&name).cloned().unwrap_or_default();
-                let group = group_of(&name, &shape, residual, config.hidden);
-                let second = if group == Group::Muon { 0 } else { values.len() };
+            .declared()
+            .iter()
+            .map(|Declared { name, shape, .. }| {
+                let group = group_of(name, shape, residual, config.hidden);
+                let len = shape.iter().product();
+                let second = if group == Group::Muon { 0 } else { len };
                 let slot = Slot {
-                    first: vec![0.0; values.len()],
+                    shape: shape.clone(),
+                    first: vec![0.0; len],
                     second: vec![0.0; second],
-                    shape,
-                    values,
                     group,
                 };
-                (name, slot)
+                (name.clone(), slot)
             })
             .collect();
         Self { config: config.clone(), slots }
     }
 
-    /// Every parameter by name.
+    /// What is remembered of each parameter, by name.
     pub fn slots(&self) -> &BTreeMap<String, Slot> {
         &self.slots
     }
 
-    /// Every parameter by name, to restore a saved state.
+    /// What is remembered of each parameter, by name, to restore a saved state.
     pub fn slots_mut(&mut self) -> &mut BTreeMap<String, Slot> {
         &mut self.slots
     }
 
-    /// One step. `step` counts from 0, `rate` is the schedule's factor on every learning rate.
-    pub fn step(&mut self, gradients: &BTreeMap<String, Vec<f32>>, step: u64, rate: f64) {
+    /// Moves the parameters of a model one step. `step` counts from 0, `rate` is the schedule's factor
+    /// on every learning rate.
+    pub fn step(
+        &mut self,
+        decoder: &mut Decoder,
+        gradients: &BTreeMap<String, Vec<f32>>,
+        step: u64,
+        rate: f64,
+    ) {
         let gate_rate = self.hidden_rate() / self.config.nag_gate_slowdown;
-        for (name, slot) in &mut self.slots {
-            let Some(gradient) = gradients.get(name) else { continue };
-            match slot.group {
-                Group::Muon => self.config.muon.step(slot, gradient, rate),
-                group => {
-                    let adamw = &self.config.adamw;
-                    let (lr, decay) = match group {
-                        Group::NagGate => (gate_rate, 0.0),
-                        Group::Decayed => (adamw.lr, adamw.weight_decay),
-                        _ => (adamw.lr, 0.0),
-                    };
-                    adamw.step(slot, gradient, step, rate * lr, decay);
-                }
-            }
-        }
-    }
-
-    /// Puts the parameters back where a policy keeps them: NAG's input table has centred rows, its
-    /// output table centred rows of mean square one.
-    pub fn project(&mut self, residual: &ResidualConfig) {
-        if !matches!(residual, ResidualConfig::NormAgnostic(_)) {
-            return;
-        }
-        for (name, unit) in [("embed.weight", false), ("head.weight", true)] {
-            let Some(slot) = self.slots.get_mut(name) else { continue };
-            let width = slot.shape[1];
-            for row in slot.values.chunks_exact_mut(width) {
-                let mean = row.iter().sum::<f32>() / width as f32;
-                row.iter_mut().for_each(|value| *value -= mean);
-                if unit {
-                    let square = row.iter().map(|value| value * value).sum::<f32>() / width as f32;
-                    let scale = square.max(f32::MIN_POSITIVE).sqrt().recip();
-                    row.iter_mut().for_each(|value| *value *= scale);
-                }
-            }
-        }
-    }
-
-    /// The model with the parameters as they are now.
-    pub fn refreshed(&self, decoder: &Decoder) -> Decoder {
-        // Copied by all threads: for a large model this is a matter of memory bandwidth.
-        let slots: Vec<_> = self.slots.iter().collect();
-        let copies: HashMap<_, _> =
-            slots.par_iter().map(|(name, slot)| (name.as_str(), slot.values.clone())).collect();
-        let copies = RefCell::new(copies);
-        decoder.clone().with_parameters(|name| copies.borrow_mut().remove(name))
+        let OptimizerConfig { adamw, muon, .. } = &self.config;
+        decoder.change_parameters(|name, values| {
+            let Some(gradient) = gradients.get(name) else { return };
+            let Some(slot) = self.slots.get_mut(name) else { return };
+            let (lr, decay) = match slot.group {
+                Group::Muon => return muon.step(values, slot, gradient, rate),
+                Group::NagGate => (gate_rate, 0.0),
+                Group::Decayed => (adamw.lr, adamw.weight_decay),
+                Group::Plain => (adamw.lr, 0.0),
+            };
+            adamw.step(values, slot, gradient, step, rate * lr, decay);
+        });
+        project(decoder);
     }
 
     fn hidden_rate(&self) -> f64 {
@@ -174,6 +142,29 @@ impl Optimizer {
             HiddenRule::Adamw => self.config.adamw.lr,
         }
     }
+}
+
+/// Puts the parameters back where a policy keeps them: NAG's input table has centred rows, its
+/// output table centred rows of mean square one.
+pub fn project(decoder: &mut Decoder) {
+    let ResidualConfig::NormAgnostic(_) = decoder.config().residual else { return };
+    let width = decoder.config().d_model;
+    decoder.change_parameters(|name, values| {
+        let unit = match name {
+            "embed.weight" => false,
+            "head.weight" => true,
+            _ => return,
+        };
+        for row in values.chunks_exact_mut(width) {
+            let mean = row.iter().sum::<f32>() / width as f32;
+            row.iter_mut().for_each(|value| *value -= mean);
+            if unit {
+                let square = row.iter().map(|value| value * value).sum::<f32>() / width as f32;
+                let scale = square.max(f32::MIN_POSITIVE).sqrt().recip();
+                row.iter_mut().for_each(|value| *value *= scale);
+            }
+        }
+    });
 }
 
 /// The norm of the whole gradient, summed in f64.

@@ -122,7 +122,7 @@ pub fn orthogonalise(matrix: Tensor<2>, steps: usize, coefficients: Coefficients
 
 impl MuonConfig {
     /// One step; `rate` multiplies the learning rate.
-    pub(super) fn step(&self, slot: &mut Slot, gradient: &[f32], rate: f64) {
+    pub(super) fn step(&self, values: &mut [f32], slot: &mut Slot, gradient: &[f32], rate: f64) {
         let mu = self.momentum as f32;
         let shape = [slot.shape[0], slot.shape[1]];
         let direction: Vec<f32> = slot
@@ -140,7 +140,7 @@ impl MuonConfig {
         let lr = self.lr * rate;
         let (keep, step) =
             ((1.0 - lr * self.weight_decay) as f32, (lr * self.scale.factor(shape)) as f32);
-        for (value, o) in slot.values.iter_mut().zip(orthogonal) {
+        for (value, o) in values.iter_mut().zip(orthogonal) {
             *value = keep * *value - step * o;
         }
     }

@@ -3,6 +3,7 @@
 use super::feed::Batch;
 use super::state::{self, State, StateError};
 use crate::optim::Optimizer;
+use hadal_model::Decoder;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn dump(
     folder: &Path,
     state: &State,
+    decoder: &Decoder,
     optimizer: &Optimizer,
     batches: &[Batch],
     problem: &str,
@@ -29,7 +31,7 @@ pub(crate) fn dump(
     }
     // A kill may have come between the two.
     if !directory.exists() {
-        state::save(state, optimizer, &directory)?;
+        state::save(state, decoder, optimizer, &directory)?;
     }
     let rows: Vec<_> = batches
         .iter()

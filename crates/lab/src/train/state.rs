@@ -6,7 +6,7 @@
 
 use super::folder::UNFINISHED;
 use crate::optim::Optimizer;
-use hadal_model::{TensorFile, TensorFileError};
+use hadal_model::{Decoder, TensorFile, TensorFileError};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -75,6 +75,7 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Stat
 /// Saves a state under `directory`, which must not exist yet.
 pub(crate) fn save(
     state: &State,
+    decoder: &Decoder,
     optimizer: &Optimizer,
     directory: &Path,
 ) -> Result<(), StateError> {
@@ -84,7 +85,7 @@ pub(crate) fn save(
         fs::remove_dir_all(&staging).map_err(io_error("remove", &staging))?;
     }
     fs::create_dir_all(&staging).map_err(io_error("write", &staging))?;
-    let written = write_all(state, optimizer, &staging);
+    let written = write_all(state, decoder, optimizer, &staging);
     if written.is_err() {
         // What failed is what the user must know; on a full disk the space is worth having back.
         let _ = fs::remove_dir_all(&staging);
@@ -97,9 +98,14 @@ pub(crate) fn save(
     Ok(())
 }
 
-fn write_all(state: &State, optimizer: &Optimizer, staging: &Path) -> Result<(), StateError> {
+fn write_all(
+    state: &State,
+    decoder: &Decoder,
+    optimizer: &Optimizer,
+    staging: &Path,
+) -> Result<(), StateError> {
     let tensors = staging.join(TENSORS);
-    write_tensors(optimizer, &tensors)?;
+    write_tensors(decoder, optimizer, &tensors)?;
     let counters = staging.join(COUNTERS);
     write_json(state, &counters)?;
     let hashes: BTreeMap<&str, String> =
@@ -116,10 +122,15 @@ fn write_json(value: &impl Serialize, path: &Path) -> Result<(), StateError> {
 }
 
 /// `w.`, `m.` and `v.` in front of a parameter's name: its values and two running means.
-fn write_tensors(optimizer: &Optimizer, path: &Path) -> Result<(), StateError> {
+fn write_tensors(
+    decoder: &Decoder,
+    optimizer: &Optimizer,
+    path: &Path,
+) -> Result<(), StateError> {
     let mut bytes = Vec::new();
-    for (name, slot) in optimizer.slots() {
-        for (prefix, values) in [("w", &slot.values), ("m", &slot.first), ("v", &slot.second)] {
+    for (name, values) in decoder.parameters() {
+        let slot = &optimizer.slots()[&name];
+        for (prefix, values) in [("w", &values), ("m", &slot.first), ("v", &slot.second)] {
             if !values.is_empty() {
                 let le: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 bytes.push((format!("{prefix}.{name}"), slot.shape.clone(), le));
@@ -170,23 +181,42 @@ pub(crate) fn read(directory: &Path) -> Result<State, StateError> {
     serde_json::from_slice(&text).map_err(|error| damaged(COUNTERS, error.to_string()))
 }
 
-/// Restores what [`read`] found whole into an optimiser of the same model.
-pub(crate) fn restore(directory: &Path, optimizer: &mut Optimizer) -> Result<(), StateError> {
+/// Restores what [`read`] found whole into a model and its optimiser.
+pub(crate) fn restore(
+    directory: &Path,
+    decoder: &mut Decoder,
+    optimizer: &mut Optimizer,
+) -> Result<(), StateError> {
     let damaged = damage(directory);
     let file = TensorFile::open(&directory.join(TENSORS))?;
-    for (name, slot) in optimizer.slots_mut() {
-        for (prefix, values) in
-            [("w", &mut slot.values), ("m", &mut slot.first), ("v", &mut slot.second)]
-        {
-            if values.is_empty() {
-                continue;
-            }
-            let stored = file.floats(&format!("{prefix}.{name}"))?;
-            if stored.len() != values.len() {
-                return Err(damaged(TENSORS, format!("{prefix}.{name} has another size")));
-            }
-            *values = stored;
+    let stored = |prefix: &str, name: &str, length: usize| {
+        let stored = file.floats(&format!("{prefix}.{name}"))?;
+        match stored.len() == length {
+            true => Ok(stored),
+            false => Err(damaged(TENSORS, format!("{prefix}.{name} has another size"))),
+        }
+    };
+    // Everything is read before anything is changed.
+    let mut values = BTreeMap::new();
+    let mut means = Vec::new();
+    for (name, slot) in optimizer.slots() {
+        values.insert(name.clone(), stored("w", name, slot.first.len())?);
+        for (prefix, mean) in [("m", &slot.first), ("v", &slot.second)] {
+            means.push(match mean.is_empty() {
+                true => Vec::new(),
+                false => stored(prefix, name, mean.len())?,
+            });
         }
     }
+    let mut means = means.into_iter();
+    for slot in optimizer.slots_mut().values_mut() {
+        slot.first = means.next().unwrap_or_default();
+        slot.second = means.next().unwrap_or_default();
+    }
+    decoder.change_parameters(|name, elements| {
+        if let Some(values) = values.get(name) {
+            elements.copy_from_slice(values);
+        }
+    });
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::gradient::{Gradients, accumulate, loss_and_gradient};
 use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
 use super::state::{self, State};
-use crate::optim::{Optimizer, Schedule, clip_norm, global_norm};
+use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
 use hadal_model::{
     CheckpointError, Decoder, Device, Limits, ModelConfig, Sampler, Sampling, generate, save,
@@ -43,9 +43,9 @@ impl Trainer {
         let model = model_config(&config, &feed)?;
         feed.verify()?;
         let folder = RunFolder::create(out, &config)?;
-        let decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
-        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
-        optimizer.project(&config.residual);
+        let mut decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
+        project(&mut decoder);
+        let optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = first_state(&config, &feed);
         let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
         // The start is worth keeping until there is something better: others can begin from the
@@ -60,9 +60,9 @@ impl Trainer {
         let feed = Feed::open(&config)?;
         feed.verify()?;
         let model = model_config(&config, &feed)?;
-        let decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
+        let mut decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
+        project(&mut decoder);
         let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
-        optimizer.project(&config.residual);
         folder.clear_unfinished()?;
         let last = folder.checkpoints()?.last().map(|&step| folder.checkpoint(step));
         let state = match &last {
@@ -78,7 +78,7 @@ impl Trainer {
         }
         // Only now: the tensors of another config or vocabulary would look damaged.
         if let Some(path) = &last {
-            state::restore(path, &mut optimizer)?;
+            state::restore(path, &mut decoder, &mut optimizer)?;
         }
         Self::assemble(config, feed, decoder, optimizer, state, folder)
     }
@@ -96,7 +96,7 @@ impl Trainer {
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let mut decoder = decoder;
         decoder.remember(config.memory.memory());
-        let mut trainer = Self {
+        Ok(Self {
             config,
             feed,
             decoder,
@@ -106,9 +106,7 @@ impl Trainer {
             folder,
             logs,
             last_saved: Instant::now(),
-        };
-        trainer.refresh();
-        Ok(trainer)
+        })
     }
 
     /// The settings.
@@ -213,9 +211,7 @@ impl Trainer {
         }
         clip_norm(&mut gradients, norm, self.config.optimizer.clip);
         let rate = self.schedule.rate(step);
-        self.optimizer.step(&gradients, step, rate);
-        self.optimizer.project(&self.config.residual);
-        self.refresh();
+        self.optimizer.step(&mut self.decoder, &gradients, step, rate);
         self.state.step += 1;
         Ok(Some(StepReport {
             step: self.state.step,
@@ -244,11 +240,6 @@ impl Trainer {
         self.decoder.warm(share);
     }
 
-    /// Gives the optimiser's parameters to the model.
-    fn refresh(&mut self) {
-        self.decoder = self.optimizer.refreshed(&self.decoder);
-    }
-
     /// Writes the evidence of a failed step and does what the settings say.
     fn recover(
         &mut self,
@@ -256,8 +247,9 @@ impl Trainer {
         batches: &[Batch],
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
+        let (path, state) = (self.folder.path(), &self.state);
         let dump =
-            failure::dump(self.folder.path(), &self.state, &self.optimizer, batches, problem)?;
+            failure::dump(path, state, &self.decoder, &self.optimizer, batches, problem)?;
         let step = self.state.step;
         let failures = self.state.failures + 1;
         let window = (self.config.train.batch * self.config.train.accumulate) as u64;
@@ -272,9 +264,8 @@ impl Trainer {
                 Some(anchor) => {
                     let path = self.folder.checkpoint(anchor);
                     self.state = state::read(&path)?;
-                    state::restore(&path, &mut self.optimizer)?;
+                    state::restore(&path, &mut self.decoder, &mut self.optimizer)?;
                     self.folder.remove_after(anchor)?;
-                    self.refresh();
                 }
                 None => {
                     return Err(TrainError::NotFinite { step, problem: problem.into(), dump });
@@ -368,7 +359,7 @@ impl Trainer {
             .logs
             .lengths()
             .map_err(|reason| TrainError::Logs { path: path_of_logs, reason })?;
-        state::save(&self.state, &self.optimizer, &path)?;
+        state::save(&self.state, &self.decoder, &self.optimizer, &path)?;
         let best = self.state.best.map(|(_, step)| step);
         let kept: Vec<u64> = best.into_iter().chain(self.anchor()?).collect();
         self.folder.prune(self.config.checkpoint.keep, &kept)?;

@@ -1,7 +1,8 @@
 //! What [`AttnRes`](super::AttnRes) does with a few tokens, whose rows stay in the cache.
 
 use super::{Pull, View};
-use crate::simd::{add_scaled, exp, total};
+use crate::simd::{add_scaled, dot, exp};
+use crate::streams::norm::inverse_rms;
 
 /// Tokens of which one source is read before the next one is turned to: about a page, which is as far
 /// as the processor fetches ahead.
@@ -259,12 +260,6 @@ fn softmax(weights: &mut [f32], logits: &[f32]) {
     }
 }
 
-/// `1 / sqrt(mean(x^2) + eps)`.
-#[inline(always)]
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
-}
-
 /// The row of a token.
 #[inline(always)]
 fn row(rows: &[f32], index: usize, width: usize) -> &[f32] {
@@ -275,24 +270,4 @@ fn row(rows: &[f32], index: usize, width: usize) -> &[f32] {
 #[inline(always)]
 fn row_mut(rows: &mut [f32], index: usize, width: usize) -> &mut [f32] {
     &mut rows[index * width..][..width]
-}
-
-/// `sum_j a_j b_j`. As [`crate::simd::dot`], but the last eight partial sums pass through memory: where
-/// the compiler sees how they become one, it computes two elements at a time in the loop, not eight.
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 8;
-    let mut sums = [0f32; 4 * LANES];
-    let (a_chunks, b_chunks) = (a.chunks_exact(4 * LANES), b.chunks_exact(4 * LANES));
-    let rest: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in a_chunks.zip(b_chunks) {
-        for j in 0..4 * LANES {
-            sums[j] += a[j] * b[j];
-        }
-    }
-    let mut lanes = [0f32; LANES];
-    for j in 0..LANES {
-        lanes[j] = (sums[j] + sums[j + LANES]) + (sums[j + 2 * LANES] + sums[j + 3 * LANES]);
-    }
-    total(std::hint::black_box(lanes)) + rest
 }
