@@ -87,11 +87,8 @@ impl Attention {
         let joined = project_heads(x, [q, k, v]);
         let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let part = |at, width| joined.clone().narrow(2, at, width);
-        let own = self.finish_slot(
-            part(q_width, kv_width),
-            part(q_width + kv_width, kv_width),
-            rope,
-        );
+        let own =
+            self.finish_slot(part(q_width, kv_width), part(q_width + kv_width, kv_width), rope);
         let slots = (!slots.is_empty()).then(|| DepthSlots {
             keys: side_by_side(slots.iter().map(|slot| slot.key.clone())),
             values: side_by_side(slots.iter().map(|slot| slot.value.clone())),

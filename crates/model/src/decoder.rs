@@ -361,8 +361,9 @@ impl<F: FnMut(&str, &mut [f32])> ModuleMapper for Changer<'_, F> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.names.get(&param.id.val()) {
             None => param,
-            Some(name) => param
-                .map(|tensor| change_values(tensor, |values| (self.change)(name, values))),
+            Some(name) => {
+                param.map(|tensor| change_values(tensor, |values| (self.change)(name, values)))
+            }
         }
     }
 }

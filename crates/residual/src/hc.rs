@@ -142,14 +142,16 @@ impl Mixer for Connection {
     fn mix(&self, streams: &Tensor<4>) -> Mix {
         let [batch, time, n, _] = streams.dims();
         let pre = self.pre.val().reshape([1, 1, n]).expand([batch, time, n]);
-        let res = self.res.val().reshape([1, 1, n, n]).expand([batch, time, n, n]);
+        // The paper's `res` is indexed [source, target]. Turned before it is expanded, not after: the
+        // backward pass would sum a turned tensor, which Burn's GPU backends do wrongly
+        // (docs/backends.md).
+        let res = self.res.val().transpose().reshape([1, 1, n, n]).expand([batch, time, n, n]);
         let post = self.post.val().reshape([1, 1, n]).expand([batch, time, n]);
         let (pre, res, post) = match &self.dynamic {
             None => (pre, res, post),
             Some(dynamic) => dynamic.add(streams.clone(), pre, res, post),
         };
-        // The paper's `res` is indexed [source, target].
-        Mix { pre, res: res.swap_dims(2, 3), post }
+        Mix { pre, res, post }
     }
 
     fn kind(&self) -> MixingKind {
@@ -191,7 +193,7 @@ impl Dynamic {
         let more_post = along(self.post_weight.val().unsqueeze_dim(1), &self.post_scale);
         (
             pre + more_pre.reshape([batch, time, n]),
-            res + more_res.reshape([batch, time, n, n]),
+            res + more_res.reshape([batch, time, n, n]).swap_dims(2, 3),
             post + more_post.reshape([batch, time, n]),
         )
     }

@@ -98,9 +98,11 @@ impl MultiGateConfig {
         }
     }
 
-    /// `ln(X - n)` of Eq. 14.
+    /// `ln(X - n)` of Eq. 14; zero where it does not exist, which only matters to models whose weights are
+    /// made up: fresh ones are refused there.
     fn initial_logit(&self, dimensions: &Dimensions) -> f64 {
-        (self.inverse_gate(dimensions) - self.competitors()).ln()
+        let rest = self.inverse_gate(dimensions) - self.competitors();
+        if rest > 0.0 { rest.ln() } else { 0.0 }
     }
 }
 

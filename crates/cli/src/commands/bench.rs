@@ -141,7 +141,8 @@ impl Bench {
             true => (Activity::Decoding, self.seq + DECODED),
         };
         let model = shape.model(Some(&asked.residual), longest);
-        model.check_fresh().map_err(|error| match &self.model {
+        // Weights are made up, so a start that Eq. 14 does not have is no reason to refuse.
+        model.check().map_err(|error| match &self.model {
             Some(path) => Failure::usage(format!("{}: {error}", path.display())),
             None => Failure::usage(error),
         })?;

@@ -4,14 +4,12 @@ use super::error::BenchError;
 use super::job::Job;
 use super::protocol::{ContextTimes, DecodeTimes};
 use super::tokens::tokens;
+use super::weights::made_up;
 use hadal_model::{Cache, Decoder, Device, Pass, PassError, Tokens};
 use std::time::Instant;
 
 /// Tokens written behind each context. The first one is not timed: it makes room in the cache.
 pub const DECODED: usize = 9;
-
-/// Decides the initial values.
-const SEED: u64 = 0;
 
 /// The lengths of context at which tokens are timed: a quarter, a half and all of `seq`.
 pub fn contexts(seq: usize) -> Vec<usize> {
@@ -29,7 +27,7 @@ pub(super) struct Decoding {
 impl Decoding {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
         // Nothing is learned, so nothing has to be remembered for a backward pass.
-        let decoder = Decoder::fresh(&job.model, SEED, &Device::flex())?;
+        let decoder = made_up(&job.model, &Device::flex())?;
         Ok(Self { decoder, seq: job.seq })
     }
 

@@ -20,6 +20,7 @@ mod step;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod weights;
 mod worker;
 
 pub use alternate::{Measured, WARM_UP, alternate};

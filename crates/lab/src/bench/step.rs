@@ -4,14 +4,13 @@ use super::error::BenchError;
 use super::job::Job;
 use super::protocol::StepTimes;
 use super::tokens::batch;
+use super::weights::made_up;
 use crate::optim::{AdamWConfig, HiddenRule, Optimizer, OptimizerConfig, project};
 use crate::train::Batch;
 use crate::train::gradient::{gradients, loss, scalar};
 use hadal_model::{Decoder, Device};
 use std::time::Instant;
 
-/// Decides the initial values.
-const SEED: u64 = 0;
 /// Slow enough that no policy diverges on noise without a warm-up of the rate.
 const LEARNING_RATE: f64 = 3e-4;
 
@@ -25,7 +24,7 @@ pub(super) struct Training {
 
 impl Training {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
-        let mut decoder = Decoder::fresh(&job.model, SEED, &Device::flex().autodiff())?;
+        let mut decoder = made_up(&job.model, &Device::flex().autodiff())?;
         decoder.remember(job.memory);
         let config = OptimizerConfig {
             hidden: HiddenRule::Adamw,

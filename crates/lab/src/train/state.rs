@@ -122,11 +122,7 @@ fn write_json(value: &impl Serialize, path: &Path) -> Result<(), StateError> {
 }
 
 /// `w.`, `m.` and `v.` in front of a parameter's name: its values and two running means.
-fn write_tensors(
-    decoder: &Decoder,
-    optimizer: &Optimizer,
-    path: &Path,
-) -> Result<(), StateError> {
+fn write_tensors(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), StateError> {
     let mut bytes = Vec::new();
     for (name, values) in decoder.parameters() {
         let slot = &optimizer.slots()[&name];

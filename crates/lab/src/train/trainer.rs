@@ -248,8 +248,7 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let (path, state) = (self.folder.path(), &self.state);
-        let dump =
-            failure::dump(path, state, &self.decoder, &self.optimizer, batches, problem)?;
+        let dump = failure::dump(path, state, &self.decoder, &self.optimizer, batches, problem)?;
         let step = self.state.step;
         let failures = self.state.failures + 1;
         let window = (self.config.train.batch * self.config.train.accumulate) as u64;

@@ -54,6 +54,27 @@ fn is_without_effect(config: &ModelConfig, name: &str) -> bool {
     }
 }
 
+/// Where each parameter's elements are in memory.
+fn addresses(decoder: &mut Decoder) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    decoder.change_parameters(|name, elements| {
+        found.insert(name.to_owned(), elements.as_ptr().addr());
+    });
+    found
+}
+
+/// What a training step costs in memory rests on this: nothing holds on to the parameters once the
+/// gradients are there.
+#[test]
+fn parameters_change_where_they_are_after_a_backward_pass() {
+    every_config(|config| {
+        let mut decoder = random(config, &Device::flex().autodiff());
+        let before = addresses(&mut decoder);
+        gradients(&decoder);
+        assert_eq!(addresses(&mut decoder), before);
+    });
+}
+
 #[test]
 fn gradients_reach_every_parameter_that_has_an_effect() {
     every_config(|config| {
