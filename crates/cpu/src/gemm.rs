@@ -179,6 +179,7 @@ impl Store {
 
 /// `C[m, n] = A[m, k] B` for rows of A with stride `lda` and rows of C with stride `ldc`; the first `k`
 /// rows of B are used.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn multiply(
     [m, n, k]: [usize; 3],
     a: &[f32],
@@ -219,6 +220,7 @@ fn panel_stride(depth: usize) -> usize {
 }
 
 /// `C[m, n] = A^T B` where A is `[k, m]` in rows of stride `lda`.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn multiply_transposed(
     [m, n, k]: [usize; 3],
     a: &[f32],

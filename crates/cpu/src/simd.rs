@@ -146,7 +146,8 @@ pub(crate) fn add_scaled(y: &mut [f32], a: f32, x: &[f32]) {
 /// loops over it are vectorised.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    const LN_2_HIGH: f32 = 0.693_359_375;
+    // Exact: few enough digits that its multiples are exact, too.
+    const LN_2_HIGH: f32 = 355.0 / 512.0;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     /// Adding this leaves the nearest integer in the last bits, and taking it away again the integer
     /// itself. A cast to an integer would saturate, and the loop would not be vectorised.

@@ -85,6 +85,7 @@ impl<const D: usize> From<Tensor<D>> for Input {
 }
 
 /// An operation with its number of inputs spelt out, as Burn's macro wants it.
+#[allow(clippy::too_many_arguments)]
 #[backend_extension(Flex, Autodiff)]
 pub(crate) trait Bridge: Backend {
     fn run1(a: FloatTensor<Self>, operation: SharedOperation) -> FloatTensor<Self>;

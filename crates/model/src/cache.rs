@@ -18,7 +18,7 @@ pub struct Cache {
 /// What a layer has seen: as tensors, or as a fused attention keeps it.
 #[derive(Clone, Debug)]
 enum Seen {
-    Tensors(KeyValue),
+    Tensors(Box<KeyValue>),
     Rows(SeenRows),
 }
 
@@ -87,7 +87,7 @@ impl Cache {
         let total = self.length + time;
         let old = match self.layers[layer].take() {
             None => None,
-            Some(Seen::Tensors(old)) => Some(old),
+            Some(Seen::Tensors(old)) => Some(*old),
             Some(Seen::Rows(old)) => Some(tensors(&old, &new)),
         };
         let stored = match old {
@@ -99,7 +99,7 @@ impl Cache {
         };
         let seen = |tensor: &Tensor<4>| tensor.clone().narrow(2, 0, total);
         let all = KeyValue { key: seen(&stored.key), value: seen(&stored.value) };
-        self.layers[layer] = Some(Seen::Tensors(stored));
+        self.layers[layer] = Some(Seen::Tensors(Box::new(stored)));
         all
     }
 

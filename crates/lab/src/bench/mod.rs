@@ -1,7 +1,7 @@
 //! How fast a model trains and writes here, and what that takes of the machine.
 //!
-//! Every policy runs in a process of its own ([`serve`]), so that its peak memory is its own; the
-//! parent ([`alternate`]) asks them for one step after another in turn, so that a noisy neighbour
+//! Every policy runs in a process of its own ([`serve()`]), so that its peak memory is its own; the
+//! parent ([`alternate()`]) asks them for one step after another in turn, so that a noisy neighbour
 //! disturbs all of them alike. Both sides speak lines of JSON ([`protocol`]), which any other
 //! program can speak too: `benches/pytorch` does.
 
