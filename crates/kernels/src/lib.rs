@@ -1,9 +1,10 @@
 //! The operations that all models spend their time in.
 //!
-//! Each file holds one operation twice: fused, as a call of `hadal-cpu`'s kernels with their own backward
-//! pass, and plain, as tensor operations that any Burn backend runs and that define what is computed. The
-//! fused form is taken wherever tensors live on the Flex backend, unless [`plainly`] forbids it; tests
-//! hold the two together.
+//! Each exists twice: fused, as a call of `hadal-cpu`'s kernels with their own backward pass, and plain, as
+//! tensor operations that any Burn backend runs and that define what is computed. Small ones have both forms
+//! here; the plain form of attention is in `hadal-model`, and that of a junction is a policy's `read` and
+//! `write`. The fused form is taken wherever tensors live on the Flex backend, unless [`plainly`] forbids
+//! it; tests hold the two together.
 
 mod attention;
 mod bridge;
