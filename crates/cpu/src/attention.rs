@@ -12,7 +12,7 @@ mod slots;
 pub use decode::KeyValues;
 pub use slots::Slots;
 
-use crate::gemm::{Packed, Scratch, Store, View, multiply, multiply_transposed};
+use crate::gemm::{Packed, Scratch, Store, View, multiply};
 use crate::rows::filled;
 use crate::simd::{add_scaled, dot, exp, prefetch};
 use rayon::prelude::*;
@@ -191,8 +191,7 @@ fn attend(
             let store = Store { scale: shape.scale(), add: false };
             multiply(
                 [rows, keys, dim],
-                queries,
-                dim,
+                View::rows(queries, dim),
                 &key_tiles[tile],
                 scores,
                 KEYS,
@@ -201,7 +200,15 @@ fn attend(
             );
             weigh(scores, out, &mut softmax[..rows], keys, first as isize - start as isize, dim);
             let store = Store { scale: 1.0, add: start > 0 };
-            multiply([rows, dim, keys], scores, KEYS, &value_tiles[tile], out, dim, store, scratch);
+            multiply(
+                [rows, dim, keys],
+                View::rows(scores, KEYS),
+                &value_tiles[tile],
+                out,
+                dim,
+                store,
+                scratch,
+            );
         }
         let seen = &mut softmax[..rows];
         add_slots(out, seen, queries, slots, token + first, kv_head, shape);
@@ -568,8 +575,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
                 (Store { scale: shape.scale(), add: false }, &mut back.d_scores);
             multiply(
                 [rows, keys, dim],
-                queries,
-                dim,
+                View::rows(queries, dim),
                 &key_tiles[tile],
                 scores,
                 KEYS,
@@ -577,7 +583,15 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
                 scratch,
             );
             let values = &back.value_tiles[tile];
-            multiply([rows, keys, dim], d_out, dim, values, d_scores, KEYS, Store::SET, scratch);
+            multiply(
+                [rows, keys, dim],
+                View::rows(d_out, dim),
+                values,
+                d_scores,
+                KEYS,
+                Store::SET,
+                scratch,
+            );
             let offset = first as isize - start as isize;
             let range = first..first + rows;
             weigh_backward(
@@ -592,8 +606,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
             let store = Store { scale: 1.0, add: start > 0 };
             multiply(
                 [rows, dim, keys],
-                d_scores,
-                KEYS,
+                View::rows(d_scores, KEYS),
                 &back.key_rows[tile],
                 d_queries,
                 dim,
@@ -603,10 +616,9 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
             let tile = start * dim..(start + keys) * dim;
             let sizes = [keys, dim, rows];
             let d_keys = &mut back.d_keys[tile.clone()];
-            multiply_transposed(
+            multiply(
                 sizes,
-                d_scores,
-                KEYS,
+                View::transposed(d_scores, KEYS),
                 &back.packed_queries,
                 d_keys,
                 dim,
@@ -614,10 +626,9 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
                 scratch,
             );
             let d_values = &mut back.d_values[tile];
-            multiply_transposed(
+            multiply(
                 sizes,
-                scores,
-                KEYS,
+                View::transposed(scores, KEYS),
                 &back.packed_d_out,
                 d_values,
                 dim,

@@ -1,7 +1,7 @@
 //! Products of token rows with weights stored as `[out, in]`, one or several side by side:
 //! `y = [x W1^T | x W2^T | ..]`, `dx = sum_i dy_i W_i`, `dW_i = dy_i^T x`.
 
-use crate::gemm::{MR, NR, Packed, ROWS, Scratch, Store, View, multiply, multiply_transposed};
+use crate::gemm::{MR, NR, Packed, ROWS, Scratch, Store, View, multiply};
 use crate::rows::filled;
 use crate::vector;
 use rayon::prelude::*;
@@ -44,7 +44,15 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
             let mut column = 0;
             for (weight, packed) in weights.iter().zip(&packed) {
                 let sizes = [rows, weight.out, inputs];
-                multiply(sizes, x, inputs, packed, &mut y[column..], width, Store::SET, scratch);
+                multiply(
+                    sizes,
+                    View::rows(x, inputs),
+                    packed,
+                    &mut y[column..],
+                    width,
+                    Store::SET,
+                    scratch,
+                );
                 column += weight.out;
             }
         });
@@ -60,7 +68,7 @@ fn joined(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32
         let tasks = y.par_chunks_mut(ROWS * width).zip(x.par_chunks(ROWS * inputs));
         tasks.for_each_init(Scratch::default, |scratch, (y, x)| {
             let sizes = [x.len() / inputs, width, inputs];
-            multiply(sizes, x, inputs, &packed, y, width, Store::SET, scratch);
+            multiply(sizes, View::rows(x, inputs), &packed, y, width, Store::SET, scratch);
         });
     })
 }
@@ -128,7 +136,15 @@ pub(crate) fn input_gradient(
             for (i, (weight, packed)) in weights.iter().zip(&packed).enumerate() {
                 let sizes = [dx.len() / inputs, inputs, weight.out];
                 let store = Store { scale, add: i > 0 };
-                multiply(sizes, &dy[column..], width, packed, dx, inputs, store, scratch);
+                multiply(
+                    sizes,
+                    View::rows(&dy[column..], width),
+                    packed,
+                    dx,
+                    inputs,
+                    store,
+                    scratch,
+                );
                 column += weight.out;
             }
         });
@@ -149,7 +165,15 @@ pub(crate) fn weight_gradient(
         let tasks = dw.par_chunks_mut(rows * inputs).enumerate();
         tasks.for_each_init(Scratch::default, |scratch, (i, dw)| {
             let sizes = [dw.len() / inputs, inputs, x.depth()];
-            multiply_transposed(sizes, &dy[i * rows..], stride, x, dw, inputs, Store::SET, scratch);
+            multiply(
+                sizes,
+                View::transposed(&dy[i * rows..], stride),
+                x,
+                dw,
+                inputs,
+                Store::SET,
+                scratch,
+            );
         });
     })
 }

@@ -3,7 +3,7 @@
 //! Logits exist for one chunk of tokens at a time. When gradients are wanted they are computed on the
 //! way, because the loss is a scalar: what comes back later only multiplies them.
 
-use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, multiply_transposed};
+use crate::gemm::{MR, Packed, Scratch, Store, View, multiply};
 use crate::linear::{Weight, pack_forward};
 use crate::rows::filled;
 use crate::simd::exp;
@@ -54,7 +54,15 @@ pub fn cross_entropy(
         let parts: Vec<f64> = tasks
             .map_init(Scratch::default, |scratch, ((logits, hidden), (targets, shares))| {
                 let sizes = [targets.len(), vocabulary, width];
-                multiply(sizes, hidden, width, &packed, logits, vocabulary, Store::SET, scratch);
+                multiply(
+                    sizes,
+                    View::rows(hidden, width),
+                    &packed,
+                    logits,
+                    vocabulary,
+                    Store::SET,
+                    scratch,
+                );
                 let rows = logits.chunks_exact_mut(vocabulary).zip(targets.iter().zip(shares));
                 rows.map(|(logits, (target, share))| {
                     f64::from(*share) * f64::from(row_loss(logits, *target as usize, *share))
@@ -70,7 +78,15 @@ pub fn cross_entropy(
             .zip(logits.par_chunks(rows * vocabulary))
             .for_each_init(Scratch::default, |scratch, (d, logits)| {
                 let sizes = [d.len() / width, width, vocabulary];
-                multiply(sizes, logits, vocabulary, packed_rows, d, width, Store::SET, scratch);
+                multiply(
+                    sizes,
+                    View::rows(logits, vocabulary),
+                    packed_rows,
+                    d,
+                    width,
+                    Store::SET,
+                    scratch,
+                );
             });
         let packed_hidden = Packed::new(View::rows(hidden, width), targets.len(), width);
         let words = (vocabulary / 8).clamp(8 * MR, 22 * MR).next_multiple_of(MR);
@@ -79,10 +95,9 @@ pub fn cross_entropy(
             |scratch, (part, d)| {
                 let sizes = [d.len() / width, width, targets.len()];
                 let logits = &logits[part * words..];
-                multiply_transposed(
+                multiply(
                     sizes,
-                    logits,
-                    vocabulary,
+                    View::transposed(logits, vocabulary),
                     &packed_hidden,
                     d,
                     width,

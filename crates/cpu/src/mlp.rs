@@ -70,10 +70,10 @@ pub fn forward(x: &[f32], mlp: &Mlp) -> Output {
             tasks.for_each_init(Scratch::default, |scratch, ((y, a), x)| {
                 let rows = x.len() / width;
                 let sizes = [rows, hidden, width];
-                multiply(sizes, x, width, &up, a, hidden, Store::SET, scratch);
+                multiply(sizes, View::rows(x, width), &up, a, hidden, Store::SET, scratch);
                 square_relu(a);
                 let sizes = [rows, width, hidden];
-                multiply(sizes, a, hidden, &down, y, width, Store::SET, scratch);
+                multiply(sizes, View::rows(a, hidden), &down, y, width, Store::SET, scratch);
             });
         });
     });
@@ -158,10 +158,10 @@ fn relu_backward(dy: &[f32], a: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<f32>) {
             tasks.for_each_init(Scratch::default, |scratch, (((dx, du), dy), a)| {
                 let rows = dy.len() / width;
                 let sizes = [rows, hidden, width];
-                multiply(sizes, dy, width, &down, du, hidden, Store::SET, scratch);
+                multiply(sizes, View::rows(dy, width), &down, du, hidden, Store::SET, scratch);
                 square_relu_backward(du, a);
                 let sizes = [rows, width, hidden];
-                multiply(sizes, du, hidden, &up, dx, width, Store::SET, scratch);
+                multiply(sizes, View::rows(du, hidden), &up, dx, width, Store::SET, scratch);
             });
         });
     });
