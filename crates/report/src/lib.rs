@@ -1,0 +1,3 @@
+//! What is shown of runs: figures, statistics, run folders as data, and pages. No tensors.
+
+pub mod figure;
