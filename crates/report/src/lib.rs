@@ -1,3 +1,4 @@
 //! What is shown of runs: figures, statistics, run folders as data, and pages. No tensors.
 
 pub mod figure;
+pub mod run;
