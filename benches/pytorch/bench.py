@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times training steps of the benchmark's model in PyTorch: the other side of `hadal bench`.
 
     bench.py [--compile] [--residual prenorm|mgr:streams=N|attnres] [--json]

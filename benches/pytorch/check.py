@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Checks that bench.py is the same model as hadal's: its loss and gradients against golden traces.
 
     check.py          needs torch and safetensors

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Runs hadal and PyTorch (eager and compiled) in turn and prints one table.
 
     compare.py [--residual POLICY]... [--batch N] [--seq N] [--threads N] [--pairs N] [--json]

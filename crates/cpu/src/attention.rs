@@ -13,10 +13,12 @@ pub use decode::KeyValues;
 pub use slots::Slots;
 
 use crate::gemm::{Packed, Scratch, Store, View, multiply};
+use crate::lent::Lent;
 use crate::rows::filled;
 use crate::simd::{add_scaled, dot, exp, prefetch};
 use rayon::prelude::*;
 use slots::{SlotPass, add_slots, slots_backward};
+use std::cell::Cell;
 
 /// Queries of one block.
 const QUERIES: usize = 48;
@@ -110,7 +112,7 @@ pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
     let mixed = filled(tokens * width, |mixed| {
         let mixed = Columns::new(mixed, width);
         let tasks = log_sums.par_chunks_mut(shape.group() * time).enumerate();
-        tasks.for_each_init(Room::default, |room, (task, log_sums)| {
+        tasks.with_max_len(1).for_each_init(Room::of_thread, |room, (task, log_sums)| {
             let (sequence, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
             let rows = &joined[sequence * time * shape.joined()..][..time * shape.joined()];
             room.keys.resize(time * dim, 0.0);
@@ -150,6 +152,12 @@ struct Room {
 }
 
 impl Room {
+    /// The one that this thread keeps.
+    fn of_thread() -> Lent<Self> {
+        thread_local!(static HOME: Cell<Room> = Cell::default());
+        Lent::from(&HOME)
+    }
+
     fn pack_keys(&mut self, dim: usize) {
         let tiles = self.keys.chunks(KEYS * dim);
         self.key_tiles.resize_with(tiles.len(), Packed::default);
@@ -429,7 +437,9 @@ pub fn backward(
         let d_joined = Columns::new(d_joined, shape.joined());
         let tasks = log_sums.par_chunks(shape.group() * time).enumerate();
         gains = tasks
-            .map_init(Room::default, |room, (task, log_sums)| {
+            .with_max_len(1)
+            .map_init(Room::of_thread, |room, (task, log_sums)| {
+                let room: &mut Room = room;
                 let (sequence, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
                 let rows = &joined[sequence * time * shape.joined()..][..time * shape.joined()];
                 let mut gains = HeadGains::new(shape);

@@ -12,7 +12,9 @@ mod tile;
 
 pub(crate) use pack::Packed;
 
+use crate::lent::Lent;
 use pack::{pack_rows, pack_transposed, panel_stride};
+use std::cell::Cell;
 use tile::{A, multiply_panel};
 
 /// Rows of a register tile.
@@ -21,11 +23,21 @@ pub(crate) const MR: usize = 6;
 pub(crate) const NR: usize = 16;
 /// Depth of a block.
 pub(crate) const KC: usize = 256;
-/// Rows of C that one task computes: a multiple of [`MR`], and few enough that tasks balance.
-pub(crate) const ROWS: usize = 66;
-
 /// Columns of C from which on it pays to pack rows of A.
 const WORTH_PACKING: usize = 128;
+
+/// How many of the rows of C one task should compute, so that all threads end at about the same time. Rows
+/// are independent of each other, so the answer changes no bit.
+pub(crate) fn rows_per_task(rows: usize) -> usize {
+    let threads = rayon::current_num_threads();
+    let cost = |&size: &usize| {
+        let (tasks, rest) = (rows / size, rows % size);
+        let last = if tasks.is_multiple_of(threads) { rest } else { size };
+        // A task reads all of B, which costs about as much as half a row.
+        2 * (tasks / threads * size + last.next_multiple_of(MR)) + tasks / threads
+    };
+    (4..=12).rev().map(|tiles| tiles * MR).min_by_key(cost).unwrap_or(MR)
+}
 
 /// A matrix somewhere in memory.
 #[derive(Clone, Copy)]
@@ -53,6 +65,14 @@ impl<'a> View<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     a: Vec<f32>,
+}
+
+impl Scratch {
+    /// The one that this thread keeps.
+    pub(crate) fn of_thread() -> Lent<Self> {
+        thread_local!(static HOME: Cell<Scratch> = const { Cell::new(Scratch { a: Vec::new() }) });
+        Lent::from(&HOME)
+    }
 }
 
 /// What happens to C.
@@ -166,6 +186,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn tasks_end_together() {
+        let in_pool = |threads: usize, rows: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| rows_per_task(rows))
+        };
+        for threads in [1, 2, 3, 8] {
+            for rows in [1, 5, 256, 1024, 2048, 10_000] {
+                let size = in_pool(threads, rows);
+                assert!(size.is_multiple_of(MR) && (24..=72).contains(&size));
+                let rounds = rows.div_ceil(size).div_ceil(threads);
+                assert!(rounds * size <= rows.div_ceil(threads) + 72, "{threads} {rows} {size}");
+            }
+        }
+        // 18 tasks on each of two threads, one more, and the rest: 1026 rows, where half is 1024.
+        assert_eq!(in_pool(2, 2048), 54);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod simd;
 pub mod attention;
 mod gemm;
+mod lent;
 pub mod linear;
 pub mod loss;
 pub mod mlp;

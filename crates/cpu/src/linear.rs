@@ -1,7 +1,7 @@
 //! Products of token rows with weights stored as `[out, in]`, one or several side by side:
 //! `y = [x W1^T | x W2^T | ..]`, `dx = sum_i dy_i W_i`, `dW_i = dy_i^T x`.
 
-use crate::gemm::{MR, NR, Packed, ROWS, Scratch, Store, View, multiply};
+use crate::gemm::{NR, Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::rows::filled;
 use crate::vector;
 use rayon::prelude::*;
@@ -38,8 +38,9 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
     }
     let packed: Vec<_> = weights.iter().map(|w| pack_forward(*w, inputs)).collect();
     filled(tokens * width, |y| {
-        let tasks = y.par_chunks_mut(ROWS * width).zip(x.par_chunks(ROWS * inputs));
-        tasks.for_each_init(Scratch::default, |scratch, (y, x)| {
+        let rows = rows_per_task(x.len() / inputs);
+        let tasks = y.par_chunks_mut(rows * width).zip(x.par_chunks(rows * inputs));
+        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (y, x)| {
             let rows = x.len() / inputs;
             let mut column = 0;
             for (weight, packed) in weights.iter().zip(&packed) {
@@ -65,8 +66,9 @@ fn joined(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32
         weights.iter().map(|w| (View::transposed(w.values, inputs), w.out)).collect();
     let packed = Packed::side_by_side(&parts, inputs);
     filled(x.len() / inputs * width, |y| {
-        let tasks = y.par_chunks_mut(ROWS * width).zip(x.par_chunks(ROWS * inputs));
-        tasks.for_each_init(Scratch::default, |scratch, (y, x)| {
+        let rows = rows_per_task(x.len() / inputs);
+        let tasks = y.par_chunks_mut(rows * width).zip(x.par_chunks(rows * inputs));
+        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (y, x)| {
             let sizes = [x.len() / inputs, width, inputs];
             multiply(sizes, View::rows(x, inputs), &packed, y, width, Store::SET, scratch);
         });
@@ -130,8 +132,9 @@ pub(crate) fn input_gradient(
         .map(|weight| Packed::new(View::rows(weight.values, inputs), weight.out, inputs))
         .collect();
     filled(dy.len() / width * inputs, |dx| {
-        let tasks = dx.par_chunks_mut(ROWS * inputs).zip(dy.par_chunks(ROWS * width));
-        tasks.for_each_init(Scratch::default, |scratch, (dx, dy)| {
+        let rows = rows_per_task(dy.len() / width);
+        let tasks = dx.par_chunks_mut(rows * inputs).zip(dy.par_chunks(rows * width));
+        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (dx, dy)| {
             let mut column = 0;
             for (i, (weight, packed)) in weights.iter().zip(&packed).enumerate() {
                 let sizes = [dx.len() / inputs, inputs, weight.out];
@@ -160,10 +163,10 @@ pub(crate) fn weight_gradient(
     inputs: usize,
 ) -> Vec<f32> {
     // Rows are split, not tokens: every element is summed in one order, whatever the threads do.
-    let rows = (out / 16).clamp(4 * MR, 11 * MR).next_multiple_of(MR);
+    let rows = rows_per_task(out);
     filled(out * inputs, |dw| {
         let tasks = dw.par_chunks_mut(rows * inputs).enumerate();
-        tasks.for_each_init(Scratch::default, |scratch, (i, dw)| {
+        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (i, dw)| {
             let sizes = [dw.len() / inputs, inputs, x.depth()];
             multiply(
                 sizes,

@@ -3,7 +3,7 @@
 //! Logits exist for one chunk of tokens at a time. When gradients are wanted they are computed on the
 //! way, because the loss is a scalar: what comes back later only multiplies them.
 
-use crate::gemm::{MR, Packed, Scratch, Store, View, multiply};
+use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::linear::{Weight, pack_forward};
 use crate::rows::filled;
 use crate::simd::exp;
@@ -45,14 +45,15 @@ pub fn cross_entropy(
     let chunks = hidden.chunks(chunk * width).zip(targets.chunks(chunk)).zip(shares.chunks(chunk));
     for (i, ((hidden, targets), shares)) in chunks.enumerate() {
         let logits = &mut logits[..targets.len() * vocabulary];
-        // The smaller the tasks, the better the balance; a multiple of the tile's rows.
+        // Not by the number of threads: the loss is summed in these parts.
         let rows = (targets.len() / 16).max(1).next_multiple_of(MR);
         let tasks = logits
             .par_chunks_mut(rows * vocabulary)
             .zip(hidden.par_chunks(rows * width))
             .zip(targets.par_chunks(rows).zip(shares.par_chunks(rows)));
         let parts: Vec<f64> = tasks
-            .map_init(Scratch::default, |scratch, ((logits, hidden), (targets, shares))| {
+            .with_max_len(1)
+            .map_init(Scratch::of_thread, |scratch, ((logits, hidden), (targets, shares))| {
                 let sizes = [targets.len(), vocabulary, width];
                 multiply(
                     sizes,
@@ -73,10 +74,12 @@ pub fn cross_entropy(
         value += parts.iter().sum::<f64>();
         let Some(packed_rows) = &packed_rows else { continue };
         let d_hidden = &mut d_hidden[i * chunk * width..][..hidden.len()];
+        let rows = rows_per_task(targets.len());
         d_hidden
             .par_chunks_mut(rows * width)
             .zip(logits.par_chunks(rows * vocabulary))
-            .for_each_init(Scratch::default, |scratch, (d, logits)| {
+            .with_max_len(1)
+            .for_each_init(Scratch::of_thread, |scratch, (d, logits)| {
                 let sizes = [d.len() / width, width, vocabulary];
                 multiply(
                     sizes,
@@ -89,9 +92,9 @@ pub fn cross_entropy(
                 );
             });
         let packed_hidden = Packed::new(View::rows(hidden, width), targets.len(), width);
-        let words = (vocabulary / 8).clamp(8 * MR, 22 * MR).next_multiple_of(MR);
-        d_head.par_chunks_mut(words * width).enumerate().for_each_init(
-            Scratch::default,
+        let words = rows_per_task(vocabulary);
+        d_head.par_chunks_mut(words * width).enumerate().with_max_len(1).for_each_init(
+            Scratch::of_thread,
             |scratch, (part, d)| {
                 let sizes = [d.len() / width, width, targets.len()];
                 let logits = &logits[part * words..];

@@ -4,7 +4,7 @@
 //! Of the squared form only `a = relu(u)^2` is kept: its slope is `2 sqrt(a)`. Of the gated form
 //! `up x` and `gate x` are kept, and the product is computed again.
 
-use crate::gemm::{Packed, ROWS, Scratch, Store, View, multiply};
+use crate::gemm::{Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::linear::{Weight, input_gradient, pack_forward, weight_gradient};
 use crate::rows::filled;
 use crate::simd::exp;
@@ -65,9 +65,10 @@ pub fn forward(x: &[f32], mlp: &Mlp) -> Output {
     let mut a = Vec::new();
     let y = filled(tokens * width, |y| {
         a = filled(tokens * hidden, |a| {
-            let outs = y.par_chunks_mut(ROWS * width).zip(a.par_chunks_mut(ROWS * hidden));
-            let tasks = outs.zip(x.par_chunks(ROWS * width));
-            tasks.for_each_init(Scratch::default, |scratch, ((y, a), x)| {
+            let rows = rows_per_task(tokens);
+            let outs = y.par_chunks_mut(rows * width).zip(a.par_chunks_mut(rows * hidden));
+            let tasks = outs.zip(x.par_chunks(rows * width));
+            tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, ((y, a), x)| {
                 let rows = x.len() / width;
                 let sizes = [rows, hidden, width];
                 multiply(sizes, View::rows(x, width), &up, a, hidden, Store::SET, scratch);
@@ -153,16 +154,20 @@ fn relu_backward(dy: &[f32], a: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<f32>) {
     let mut du = Vec::new();
     let dx = filled(tokens * width, |dx| {
         du = filled(tokens * hidden, |du| {
-            let outs = dx.par_chunks_mut(ROWS * width).zip(du.par_chunks_mut(ROWS * hidden));
-            let tasks = outs.zip(dy.par_chunks(ROWS * width)).zip(a.par_chunks(ROWS * hidden));
-            tasks.for_each_init(Scratch::default, |scratch, (((dx, du), dy), a)| {
-                let rows = dy.len() / width;
-                let sizes = [rows, hidden, width];
-                multiply(sizes, View::rows(dy, width), &down, du, hidden, Store::SET, scratch);
-                square_relu_backward(du, a);
-                let sizes = [rows, width, hidden];
-                multiply(sizes, View::rows(du, hidden), &up, dx, width, Store::SET, scratch);
-            });
+            let rows = rows_per_task(tokens);
+            let outs = dx.par_chunks_mut(rows * width).zip(du.par_chunks_mut(rows * hidden));
+            let tasks = outs.zip(dy.par_chunks(rows * width)).zip(a.par_chunks(rows * hidden));
+            tasks.with_max_len(1).for_each_init(
+                Scratch::of_thread,
+                |scratch, (((dx, du), dy), a)| {
+                    let rows = dy.len() / width;
+                    let sizes = [rows, hidden, width];
+                    multiply(sizes, View::rows(dy, width), &down, du, hidden, Store::SET, scratch);
+                    square_relu_backward(du, a);
+                    let sizes = [rows, width, hidden];
+                    multiply(sizes, View::rows(du, hidden), &up, dx, width, Store::SET, scratch);
+                },
+            );
         });
     });
     (dx, du)
