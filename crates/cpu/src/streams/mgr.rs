@@ -172,6 +172,7 @@ impl Stream for Mgr {
                     .zip(self.drift.par_chunks_mut(rows))
                     .zip(numbers.par_chunks_mut(TILE * junction.numbers()))
                     .enumerate()
+                    .with_max_len(1)
                     .map(|(i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
                         let quota = saving.quota(i * rows..i * rows + drift.len());
                         let tile =
@@ -214,6 +215,7 @@ impl Stream for Mgr {
                 .zip(saved.par_iter())
                 .zip(partials.par_chunks_mut(length))
                 .enumerate()
+                .with_max_len(1)
                 .for_each(|(i, (tensors, d_params))| {
                     let ((tensors, numbers), saved) = tensors;
                     let ((((d_write, d_answer), streams), d_streams), inverse_rms) = tensors;

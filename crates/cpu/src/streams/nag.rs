@@ -141,6 +141,7 @@ impl Nag {
             .zip(notes.par_chunks_mut(TILE))
             .zip(answer.par_chunks_mut(TILE * width))
             .enumerate()
+            .with_max_len(1)
             .map(|(tile, (((direction, log_norm), notes), answer))| {
                 let first = tile * TILE;
                 arrive(first..first + notes.len(), direction, log_norm, notes);
@@ -248,6 +249,7 @@ impl Stream for Nag {
             .zip(d_lanes.log_norm.par_chunks_mut(TOKENS_PER_SUM))
             .zip(d_gains.par_chunks_mut(TOKENS_PER_SUM))
             .enumerate()
+            .with_max_len(1)
             .map(|(part, (((write, direction), log_norm), gains))| {
                 let mut params = vec![0.0; params.len()];
                 let mut scratch = Scratch::new(width, self.directions);

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 /// waking a thread takes longer than such a tile.
 pub(crate) fn each_tile<T: Send>(tiles: Vec<T>, work: impl Fn(T) + Send + Sync) {
     if tiles.len() > 1 {
-        tiles.into_par_iter().for_each(work);
+        tiles.into_par_iter().with_max_len(1).for_each(work);
     } else {
         tiles.into_iter().for_each(work);
     }
