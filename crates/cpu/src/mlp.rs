@@ -6,7 +6,7 @@
 
 use crate::gemm::{Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::linear::{Weight, input_gradient, pack_forward, weight_gradient};
-use crate::rows::filled;
+use crate::rows::{filled, transpose};
 use crate::simd::exp;
 use rayon::prelude::*;
 
@@ -126,23 +126,6 @@ fn down_gradient(dy: &[f32], a: &[f32], mlp: &Mlp) -> Vec<f32> {
     let packed = Packed::new(View::rows(dy, width), dy.len() / width, width);
     let transposed = weight_gradient(a, hidden, hidden, &packed, width);
     transpose(&transposed, width)
-}
-
-/// `[rows, columns]` to `[columns, rows]`, in blocks that fit into the cache.
-fn transpose(matrix: &[f32], columns: usize) -> Vec<f32> {
-    const BLOCK: usize = 16;
-    let rows = matrix.len() / columns;
-    filled(matrix.len(), |out| {
-        out.par_chunks_mut(BLOCK * rows).enumerate().for_each(|(block, out)| {
-            for first in (0..rows).step_by(BLOCK) {
-                for (j, out) in out.chunks_exact_mut(rows).enumerate() {
-                    for (i, out) in out[first..rows.min(first + BLOCK)].iter_mut().enumerate() {
-                        *out = matrix[(first + i) * columns + block * BLOCK + j];
-                    }
-                }
-            }
-        });
-    })
 }
 
 /// `dx` and `du = (dy W_down) * 2 sqrt(a)`.

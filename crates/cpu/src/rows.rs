@@ -1,5 +1,6 @@
 //! Buffers of f32 rows.
 
+use rayon::prelude::*;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -35,4 +36,21 @@ pub(crate) fn filled(length: usize, fill: impl FnOnce(&mut [f32])) -> Vec<f32> {
     }
     fill(&mut values);
     values
+}
+
+/// `[rows, columns]` to `[columns, rows]`, in blocks that fit into the cache.
+pub(crate) fn transpose(matrix: &[f32], columns: usize) -> Vec<f32> {
+    const BLOCK: usize = 16;
+    let rows = matrix.len() / columns;
+    filled(matrix.len(), |out| {
+        out.par_chunks_mut(BLOCK * rows).enumerate().for_each(|(block, out)| {
+            for first in (0..rows).step_by(BLOCK) {
+                for (j, out) in out.chunks_exact_mut(rows).enumerate() {
+                    for (i, out) in out[first..rows.min(first + BLOCK)].iter_mut().enumerate() {
+                        *out = matrix[(first + i) * columns + block * BLOCK + j];
+                    }
+                }
+            }
+        });
+    })
 }

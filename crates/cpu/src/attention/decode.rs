@@ -2,7 +2,9 @@
 //!
 //! Keys are kept normalised and rotated. A step reads every key and every value once.
 
-use super::{Shape, rotate, rotate_in_place};
+use super::Shape;
+use super::forward::max;
+use super::heads::{inverse_rms, rotate, rotate_in_place};
 use crate::simd::{add_scaled, dot, exp};
 use rayon::prelude::*;
 
@@ -117,7 +119,7 @@ simd! {
         match gain {
             None => rotate(out, from, t, shape, 1.0),
             Some((gain, eps)) => {
-                let inverse = super::inverse_rms(from, eps);
+                let inverse = inverse_rms(from, eps);
                 for ((out, x), gain) in out.iter_mut().zip(from).zip(gain) {
                     *out = x * inverse * gain;
                 }
@@ -136,7 +138,7 @@ simd! {
         for (score, key) in scores.iter_mut().zip(keys.chunks_exact(dim)) {
             *score = scale * dot(query, key);
         }
-        let largest = super::max(scores, f32::NEG_INFINITY);
+        let largest = max(scores, f32::NEG_INFINITY);
         let mut sum = 0.0;
         for score in scores.iter_mut() {
             *score = exp(*score - largest);

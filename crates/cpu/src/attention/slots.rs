@@ -1,7 +1,8 @@
 //! Depth slots (Mixture-of-Depths Attention): keys and values that earlier blocks left for the same token
 //! join the softmax over the sequence.
 
-use super::{Columns, Running, Shape};
+use super::forward::Running;
+use super::{Columns, Shape};
 use crate::simd::{add_scaled, dot, exp};
 
 /// What earlier blocks left for every token.

@@ -41,14 +41,13 @@
 //!
 //! Of each junction the streams after its write, what the sub-layer wrote to them (shared), and for each
 //! token the logits, the inverse norms and the weights. The gradient of the streams is one buffer that
-//! all junctions update in place. Buffers of streams are used again by the next pass.
+//! all junctions update in place.
 
 mod block;
 mod lanes;
 mod permutations;
 mod projection;
 mod sinkhorn;
-mod spare;
 mod tile;
 mod weights;
 
@@ -59,7 +58,6 @@ use super::tiles::each_tile;
 use super::{Gradient, Stream, TILE};
 use crate::rows::{Rows, filled};
 use crate::simd::add_scaled;
-use spare::{lay_aside, reused};
 use std::slice::{Chunks, ChunksMut};
 use tile::{Backward, Close, CloseBackward, Forward, Params};
 use weights::Shape;
@@ -189,7 +187,7 @@ impl Mixing {
             });
         };
         if self.keep {
-            known.streams = reused(tokens * shape.state(), |new| go(new, &streams));
+            known.streams = filled(tokens * shape.state(), |new| go(new, &streams));
         } else if streams.is_empty() {
             known.streams = filled(tokens * shape.state(), |new| go(new, &[]));
         } else {
@@ -272,10 +270,6 @@ impl Mixing {
             });
             each_tile(parts.collect(), |part| tile::backward(part, shape, &site, eps));
         });
-        lay_aside(known.streams);
-        if self.known.is_empty() {
-            lay_aside(std::mem::take(&mut self.gradient));
-        }
         Gradient { write, params: sum(&partials, params.len()) }
     }
 
@@ -286,7 +280,7 @@ impl Mixing {
         let mixing = self.known.last().map_or(&[][..], |before| &before.weights);
         let mut partials = vec![0.0; tokens.div_ceil(PART) * shape.width];
         let mut write = Vec::new();
-        self.gradient = reused(tokens * shape.state(), |gradient| {
+        self.gradient = filled(tokens * shape.state(), |gradient| {
             write = filled(tokens * shape.width, |d_write| {
                 let mut gradient = PartsMut::new(gradient, shape.state(), PART);
                 let mut out = Parts::new(&out, shape.width, PART);

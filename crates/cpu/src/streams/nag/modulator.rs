@@ -1,6 +1,8 @@
 //! The modulator: how far a site may turn a direction, decided from the direction alone.
 
-use super::product::{Matrix, add_product, transpose};
+use super::product::add_product;
+use crate::gemm::View;
+use crate::rows::transpose;
 use crate::simd::{dot, exp};
 
 /// Keeps the power away from the infinite slope at zero.
@@ -80,7 +82,7 @@ simd! {
             for open in open.chunks_exact_mut(count) {
                 open.copy_from_slice(bias);
             }
-            add_product(open, Matrix::rows(direction, width), transposed, count);
+            add_product(open, View::rows(direction, width), transposed, count);
         } else {
             for (open, r) in open.chunks_exact_mut(count).zip(direction.chunks_exact(width)) {
                 for ((open, bias), w) in open.iter_mut().zip(bias).zip(directions.chunks_exact(width)) {
@@ -135,8 +137,8 @@ simd! {
                 *d_share += d_modulation * open;
             }
         }
-        add_product(d_direction, Matrix::rows(d_gates, count), directions, width);
-        let by_gate = Matrix::transposed(d_gates, count);
+        add_product(d_direction, View::rows(d_gates, count), directions, width);
+        let by_gate = View::transposed(d_gates, count);
         add_product(d_modulator.directions, by_gate, direction, width);
     }
 }

@@ -1,6 +1,6 @@
 //! A small matrix product whose running sums stay in registers.
 
-use crate::rows::filled;
+use crate::gemm::View;
 use crate::simd::add_scaled;
 
 /// Rows and columns that are summed side by side: eight AVX2 registers of sums, so that a loaded
@@ -8,31 +8,9 @@ use crate::simd::add_scaled;
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 
-/// A matrix, or its transpose, in row-major storage.
-#[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
-    values: &'a [f32],
-    /// From one row to the next.
-    row: usize,
-    /// From one column to the next.
-    column: usize,
-}
-
-impl<'a> Matrix<'a> {
-    /// Rows of `width` elements.
-    pub(super) fn rows(values: &'a [f32], width: usize) -> Self {
-        Self { values, row: width, column: 1 }
-    }
-
-    /// The transpose of rows of `width` elements.
-    pub(super) fn transposed(values: &'a [f32], width: usize) -> Self {
-        Self { values, row: 1, column: width }
-    }
-}
-
 /// `y += a b`: y is `[m, n]`, a is `[m, k]`, b is `[k, n]`.
 #[inline(always)]
-pub(super) fn add_product(y: &mut [f32], a: Matrix, b: &[f32], n: usize) {
+pub(super) fn add_product(y: &mut [f32], a: View, b: &[f32], n: usize) {
     let mut done = 0;
     // Columns outside, so that the same few cache lines of b serve all rows.
     while done + COLUMNS <= n {
@@ -46,7 +24,7 @@ pub(super) fn add_product(y: &mut [f32], a: Matrix, b: &[f32], n: usize) {
     if done < n {
         for (i, y) in y.chunks_exact_mut(n).enumerate() {
             for (k, b) in b.chunks_exact(n).enumerate() {
-                let factor = a.values[i * a.row + k * a.column];
+                let factor = a.data[i * a.row + k * a.column];
                 add_scaled(&mut y[done..], factor, &b[done..]);
             }
         }
@@ -55,7 +33,7 @@ pub(super) fn add_product(y: &mut [f32], a: Matrix, b: &[f32], n: usize) {
 
 /// Does `C` columns from column `j`.
 #[inline(always)]
-fn add_to_columns<const C: usize>(y: &mut [f32], a: Matrix, b: &[f32], n: usize, j: usize) {
+fn add_to_columns<const C: usize>(y: &mut [f32], a: View, b: &[f32], n: usize, j: usize) {
     let m = y.len() / n;
     let mut i = 0;
     while i + ROWS <= m {
@@ -72,7 +50,7 @@ fn add_to_columns<const C: usize>(y: &mut [f32], a: Matrix, b: &[f32], n: usize,
 #[inline(always)]
 fn add_to_block<const R: usize, const C: usize>(
     y: &mut [f32],
-    a: Matrix,
+    a: View,
     b: &[f32],
     n: usize,
     i: usize,
@@ -83,7 +61,7 @@ fn add_to_block<const R: usize, const C: usize>(
         // A copy: from a reference it would be loaded once more for every row.
         let b: [f32; C] = b[j..j + C].try_into().expect("C elements");
         for (r, sums) in sums.iter_mut().enumerate() {
-            let factor = a.values[(i + r) * a.row + k * a.column];
+            let factor = a.data[(i + r) * a.row + k * a.column];
             for (sum, b) in sums.iter_mut().zip(b) {
                 *sum += factor * b;
             }
@@ -92,21 +70,4 @@ fn add_to_block<const R: usize, const C: usize>(
     for (r, sums) in sums.iter().enumerate() {
         add_scaled(&mut y[(i + r) * n + j..][..C], 1.0, sums);
     }
-}
-
-/// The transpose of rows of `width` elements.
-pub(super) fn transpose(values: &[f32], width: usize) -> Vec<f32> {
-    /// Of which both what is read and what is written stay in the cache.
-    const BLOCK: usize = 8;
-    let height = values.len() / width;
-    filled(values.len(), |out| {
-        for first in (0..width).step_by(BLOCK) {
-            let columns = BLOCK.min(width - first);
-            for (i, row) in values.chunks_exact(width).enumerate() {
-                for (j, value) in row[first..first + columns].iter().enumerate() {
-                    out[(first + j) * height + i] = *value;
-                }
-            }
-        }
-    })
 }

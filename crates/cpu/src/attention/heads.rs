@@ -1,0 +1,87 @@
+//! Single heads of joined rows: norm and rotation on the way in, and the way back out.
+
+use super::Shape;
+use crate::simd::{dot, prefetch};
+
+simd! {
+    /// Copies a head out of joined rows, normalised and rotated.
+    pub(super) fn take_head(
+        out: &mut [f32], joined: &[f32], at: usize, shape: &Shape, gain: Option<(&[f32], f32)>,
+    ) {
+        let (dim, stride) = (shape.head_dim, shape.joined());
+        for (t, out) in out.chunks_exact_mut(dim).enumerate() {
+            let from = &joined[t * stride + at..t * stride + at + dim];
+            // A head is a short piece of each row, too short for the hardware to look ahead.
+            if let Some(ahead) = joined.get((t + 8) * stride + at..(t + 8) * stride + at + dim) {
+                prefetch(ahead);
+            }
+            match gain {
+                None => rotate(out, from, t, shape, 1.0),
+                Some((gain, eps)) => {
+                    let inverse = inverse_rms(from, eps);
+                    for ((out, x), gain) in out.iter_mut().zip(from).zip(gain) {
+                        *out = x * inverse * gain;
+                    }
+                    rotate_in_place(out, t, shape, 1.0);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+}
+
+/// `direction` is 1 to rotate and -1 to rotate back.
+#[inline(always)]
+pub(super) fn rotate(out: &mut [f32], x: &[f32], t: usize, shape: &Shape, direction: f32) {
+    let half = shape.head_dim / 2;
+    let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
+    // Lengths that the compiler can see are equal: without them the loop is not vectorised.
+    let (a, b) = (&x[..half], &x[half..][..half]);
+    let (out_a, out_b) = out.split_at_mut(half);
+    let (out_a, out_b) = (&mut out_a[..half], &mut out_b[..half]);
+    for j in 0..half {
+        let sin = direction * sin[j];
+        out_a[j] = a[j] * cos[j] - b[j] * sin;
+        out_b[j] = b[j] * cos[j] + a[j] * sin;
+    }
+}
+
+#[inline(always)]
+pub(super) fn rotate_in_place(x: &mut [f32], t: usize, shape: &Shape, direction: f32) {
+    let half = shape.head_dim / 2;
+    let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
+    let (a, b) = x.split_at_mut(half);
+    let (a, b) = (&mut a[..half], &mut b[..half]);
+    for j in 0..half {
+        let sin = direction * sin[j];
+        let (left, right) = (a[j], b[j]);
+        a[j] = left * cos[j] - right * sin;
+        b[j] = right * cos[j] + left * sin;
+    }
+}
+
+simd! {
+    /// Undoes the rotation and the norm of one head's gradient. `d` is used up.
+    pub(super) fn return_head(
+        out: &mut [f32], d: &mut [f32], x: &[f32], t: usize, shape: &Shape,
+        gain: Option<(&[f32], f32)>, d_gain: &mut [f32],
+    ) {
+        let Some((gain, eps)) = gain else {
+            return rotate(out, d, t, shape, -1.0);
+        };
+        rotate_in_place(d, t, shape, -1.0);
+        let inverse = inverse_rms(x, eps);
+        for (((d, x), gain), d_gain) in d.iter_mut().zip(x).zip(gain).zip(d_gain) {
+            *d_gain += *d * x * inverse;
+            *d *= gain;
+        }
+        let along = dot(d, x) * inverse * inverse * inverse / x.len() as f32;
+        for ((out, d), x) in out.iter_mut().zip(d).zip(x) {
+            *out = *d * inverse - x * along;
+        }
+    }
+}
