@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::config::{ConfigError, ModelConfig};
 use crate::layers::{Block, Layers};
+use crate::loss::shares;
 use crate::rope::Rope;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
@@ -325,15 +326,6 @@ impl Decoder {
         self.visit(&mut collector);
         collector.found
     }
-}
-
-/// How much each position counts.
-fn shares(positions: usize, scored: &[bool]) -> Vec<f32> {
-    if scored.is_empty() {
-        return vec![1.0 / positions as f32; positions];
-    }
-    let count = scored.iter().filter(|&&scored| scored).count().max(1);
-    scored.iter().map(|&scored| if scored { 1.0 / count as f32 } else { 0.0 }).collect()
 }
 
 /// A parameter of any rank.

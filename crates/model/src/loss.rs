@@ -22,11 +22,18 @@ pub fn masked_cross_entropy(logits: Tensor<3>, targets: &Tokens, scored: &[bool]
     if scored.is_empty() {
         return loss.mean();
     }
-    let count = scored.iter().filter(|&&scored| scored).count().max(1);
-    let weights: Vec<f32> =
-        scored.iter().map(|&scored| if scored { 1.0 / count as f32 } else { 0.0 }).collect();
+    let weights = shares(scored.len(), scored);
     let weights = Tensor::<3>::from_data(TensorData::new(weights, loss.dims()), &loss.device());
     (loss * weights).sum()
+}
+
+/// How much each position counts: those that are scored alike, or all if none is named.
+pub(crate) fn shares(positions: usize, scored: &[bool]) -> Vec<f32> {
+    if scored.is_empty() {
+        return vec![1.0 / positions as f32; positions];
+    }
+    let count = scored.iter().filter(|&&scored| scored).count().max(1);
+    scored.iter().map(|&scored| if scored { 1.0 / count as f32 } else { 0.0 }).collect()
 }
 
 /// `[B, T, 1]`

@@ -273,10 +273,10 @@ fn dry_run(config: &RunConfig, text: &str) -> Result<ExitCode, Failure> {
     )?;
     writeln!(out, "tokens      {}", scaled(plan.tokens as f64))?;
     writeln!(out, "training    {}FLOPs", scaled(plan.flops))?;
-    writeln!(out, "memory      about {}B with plain operations", scaled(plan.memory))?;
+    writeln!(out, "memory      at most about {}B (fused kernels keep less)", scaled(plan.memory))?;
     writeln!(
         out,
-        "time        about {} here, if a quarter of the matrix peak ({}FLOP/s) is reached",
+        "time        about {} here, if half of the matrix peak ({}FLOP/s) is reached",
         indicatif::HumanDuration(plan.time),
         scaled(plan.peak)
     )?;

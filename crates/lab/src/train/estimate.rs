@@ -30,8 +30,8 @@ pub struct Plan {
     pub time: Duration,
 }
 
-/// Assumed share of the matrix peak; small models reach less, large ones more.
-const UTILISATION: f64 = 0.25;
+/// Assumed share of the matrix peak with the fused kernels; small models reach less, large ones more.
+const UTILISATION: f64 = 0.5;
 
 /// Estimates a run.
 pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
