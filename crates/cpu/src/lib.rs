@@ -13,6 +13,7 @@ mod lent;
 pub mod linear;
 pub mod loss;
 pub mod mlp;
+pub mod muon;
 pub mod norm;
 mod rows;
 pub mod streams;

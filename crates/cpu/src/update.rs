@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 /// Elements of one task: their values, gradients and means fit into the L2 cache.
-const PART: usize = 1 << 14;
+pub(crate) const PART: usize = 1 << 14;
 
 /// AdamW with everything that does not depend on the element worked out:
 /// `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `w = keep w - size m / (root sqrt(v) + eps)`.

@@ -68,7 +68,7 @@ impl Packed {
     }
 
     /// How many columns it has.
-    pub(super) fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         self.n
     }
 

@@ -6,7 +6,7 @@
 //! Express, arXiv 2505.16932).
 
 use super::Slot;
-use burn::tensor::{Device, Tensor, TensorData};
+use hadal_cpu::muon::{Muon, Polynomials};
 use serde::{Deserialize, Serialize};
 
 /// Which polynomials orthogonalise.
@@ -78,7 +78,6 @@ const JORDAN: [f64; 3] = [3.4445, -4.7750, 2.0315];
 /// Polar Express divides by a little more than the norm, so that rounding cannot push a singular
 /// value beyond one, where its polynomials diverge.
 const SAFETY: f64 = 1.01;
-const TINY: f64 = 1e-7;
 
 impl Coefficients {
     /// `a, b, c` of each step.
@@ -94,6 +93,10 @@ impl Coefficients {
             .collect()
     }
 
+    fn in_f32(self, steps: usize) -> Vec<[f32; 3]> {
+        self.sequence(steps).into_iter().map(|abc| abc.map(|x| x as f32)).collect()
+    }
+
     fn margin(self) -> f64 {
         match self {
             Self::PolarExpress => SAFETY,
@@ -106,43 +109,33 @@ impl Coefficients {
 ///
 /// # Shapes
 /// - `matrix` and output: `[rows, columns]`
-pub fn orthogonalise(matrix: Tensor<2>, steps: usize, coefficients: Coefficients) -> Tensor<2> {
-    let [rows, columns] = matrix.dims();
-    let tall = rows > columns;
-    let mut x = if tall { matrix.transpose() } else { matrix };
-    let norm = x.clone().square().sum().sqrt() * coefficients.margin() + TINY;
-    x = x / norm.unsqueeze();
-    for [a, b, c] in coefficients.sequence(steps) {
-        let square = x.clone().matmul(x.clone().transpose());
-        let poly = square.clone() * b + square.clone().matmul(square) * c;
-        x = x.clone() * a + poly.matmul(x);
-    }
-    if tall { x.transpose() } else { x }
+pub fn orthogonalise(
+    matrix: Vec<f32>,
+    shape: [usize; 2],
+    steps: usize,
+    coefficients: Coefficients,
+) -> Vec<f32> {
+    let sequence = coefficients.in_f32(steps);
+    Polynomials { margin: coefficients.margin(), coefficients: &sequence }
+        .orthogonalise(matrix, shape)
 }
 
 impl MuonConfig {
     /// One step; `rate` multiplies the learning rate.
     pub(super) fn step(&self, values: &mut [f32], slot: &mut Slot, gradient: &[f32], rate: f64) {
-        let mu = self.momentum as f32;
         let shape = [slot.shape[0], slot.shape[1]];
-        let direction: Vec<f32> = slot
-            .first
-            .iter_mut()
-            .zip(gradient)
-            .map(|(m, &g)| {
-                *m = mu * *m + (1.0 - mu) * g;
-                (1.0 - mu) * g + mu * *m
-            })
-            .collect();
-        let direction = Tensor::from_data(TensorData::new(direction, shape), &Device::flex());
-        let orthogonal = orthogonalise(direction, self.steps, self.coefficients);
-        let orthogonal: Vec<f32> = orthogonal.try_into_vec_as().unwrap_or_default();
         let lr = self.lr * rate;
-        let (keep, step) =
-            ((1.0 - lr * self.weight_decay) as f32, (lr * self.scale.factor(shape)) as f32);
-        for (value, o) in values.iter_mut().zip(orthogonal) {
-            *value = keep * *value - step * o;
-        }
+        let coefficients = self.coefficients.in_f32(self.steps);
+        let rule = Muon {
+            momentum: self.momentum as f32,
+            keep: (1.0 - lr * self.weight_decay) as f32,
+            size: (lr * self.scale.factor(shape)) as f32,
+            polynomials: Polynomials {
+                margin: self.coefficients.margin(),
+                coefficients: &coefficients,
+            },
+        };
+        rule.step(values, &mut slot.first, gradient, shape);
     }
 }
 
@@ -158,6 +151,42 @@ impl MuonScale {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    /// The same on tensors: what the kernel must compute.
+    fn plain(matrix: Tensor<2>, steps: usize, coefficients: Coefficients) -> Tensor<2> {
+        let [rows, columns] = matrix.dims();
+        let tall = rows > columns;
+        let mut x = if tall { matrix.transpose() } else { matrix };
+        let norm = x.clone().square().sum().sqrt() * coefficients.margin() + 1e-7;
+        x = x / norm.unsqueeze();
+        for [a, b, c] in coefficients.sequence(steps) {
+            let square = x.clone().matmul(x.clone().transpose());
+            let poly = square.clone() * b + square.clone().matmul(square) * c;
+            x = x.clone() * a + poly.matmul(x);
+        }
+        if tall { x.transpose() } else { x }
+    }
+
+    /// The kernel, on a tensor.
+    fn orthogonalise(matrix: Tensor<2>, steps: usize, coefficients: Coefficients) -> Tensor<2> {
+        let shape: [usize; 2] = matrix.dims();
+        let factor = super::orthogonalise(values(matrix), shape, steps, coefficients);
+        Tensor::from_data(TensorData::new(factor, shape), &Device::flex())
+    }
+
+    #[test]
+    fn the_kernel_computes_what_tensors_do() {
+        for (rows, columns) in [(24, 24), (8, 40), (40, 8)] {
+            for coefficients in [Coefficients::PolarExpress, Coefficients::Jordan] {
+                let want = values(plain(matrix(rows, columns), 5, coefficients));
+                let got = values(orthogonalise(matrix(rows, columns), 5, coefficients));
+                for (got, want) in got.iter().zip(want) {
+                    assert!((got - want).abs() < 1e-4, "{rows}x{columns}: {got} {want}");
+                }
+            }
+        }
+    }
 
     fn values(tensor: Tensor<2>) -> Vec<f32> {
         tensor.try_into_vec_as().unwrap()
