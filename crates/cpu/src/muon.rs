@@ -76,31 +76,47 @@ impl Polynomials<'_> {
         scale(&mut x, (1.0 / norm) as f32);
         for &[a, b, c] in self.coefficients {
             let turned = Packed::new(View::transposed(&x, n), n, m);
-            let square = sum_of(0.0, &[], 1.0, &x, &turned);
+            let square = symmetric_sum(0.0, &[], 1.0, &x, &turned);
             let polynomial =
-                sum_of(b, &square, c, &square, &Packed::new(View::rows(&square, m), m, m));
-            x = sum_of(a, &x, 1.0, &polynomial, &Packed::new(View::rows(&x, n), m, n));
+                symmetric_sum(b, &square, c, &square, &Packed::new(View::rows(&square, m), m, m));
+            x = sum(a, &x, 1.0, &polynomial, &Packed::new(View::rows(&x, n), m, n), false);
         }
         if tall { transpose(&x, n) } else { x }
     }
 }
 
-/// `share old + scale left right`; without `old`, the product alone.
-fn sum_of(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed) -> Vec<f32> {
+/// [`sum`] where the result is known to be symmetric: half of it is computed.
+fn symmetric_sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed) -> Vec<f32> {
+    let mut out = sum(share, old, scale, left, right, true);
+    let size = right.columns();
+    for i in 0..size {
+        for j in i + 1..size {
+            out[i * size + j] = out[j * size + i];
+        }
+    }
+    out
+}
+
+/// `share old + scale left right`; without `old`, the product alone. If `lower`, what lies above the diagonal
+/// is not to be read.
+fn sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed, lower: bool) -> Vec<f32> {
     let (depth, columns) = (right.depth(), right.columns());
     let height = left.len() / depth;
     let rows = rows_per_task(height);
     filled(height * columns, |out| {
         let tasks = out.par_chunks_mut(rows * columns).zip(left.par_chunks(rows * depth));
-        let tasks = tasks.enumerate().with_max_len(1);
+        // The longest rows first: what comes last should be short.
+        let tasks = tasks.enumerate().rev().with_max_len(1);
         tasks.for_each_init(Scratch::of_thread, |scratch, (task, (out, left))| {
             let add = !old.is_empty();
             if add {
                 copy_scaled(out, &old[task * rows * columns..], share);
             }
-            let sizes = [out.len() / columns, columns, depth];
+            let height = out.len() / columns;
+            let width = if lower { task * rows + height } else { columns };
             let left = View::rows(left, depth);
-            multiply(sizes, left, right, out, columns, Store { scale, add }, scratch);
+            let store = Store { scale, add };
+            multiply([height, width, depth], left, right, out, columns, store, scratch);
         });
     })
 }
