@@ -12,7 +12,7 @@ pub fn overlay(labelled: &[(String, Figure)]) -> Vec<Figure> {
     let (alike, others): (Vec<_>, Vec<_>) =
         labelled.iter().partition(|(_, figure)| can_share(first, figure));
     let mut figures = Vec::new();
-    if alike.len() == 1 {
+    if alike.len() <= 1 {
         figures.extend(alike.into_iter().map(alone));
     } else {
         figures.push(shared(&alike));

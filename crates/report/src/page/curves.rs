@@ -37,30 +37,36 @@ type Points = Vec<(u64, f64, Option<f64>)>;
 /// What is shown of training, the most important first.
 pub(super) fn curves(groups: &[Group]) -> Vec<Variants> {
     let several = groups.iter().any(|group| group.runs.len() > 1);
-    let seeds = if several { " The line is the mean over seeds, the band their lowest and highest." } else { "" };
-    let steps = groups.iter().map(|group| window(group.first())).max().unwrap_or(1);
-    let smooth = if steps > 1 { format!(", each the mean of up to {steps} steps") } else { String::new() };
-    let make = |name: &str, title: &str, caption: String, y: Axis, of: fn(&Run, Progress) -> Points| {
-        let variant = |progress: Progress| {
-            let lines = groups.iter().map(|group| line(group, progress, of)).collect();
-            let (word, unit) = match progress.unit {
-                Some(unit) => ("training time", Some(unit)),
-                None => (progress.name, None),
-            };
-            let mut x = Axis::new(word);
-            x.unit = unit.map(str::to_owned);
-            let figure = Figure {
-                name: format!("{name}-by-{}", progress.name),
-                title: title.into(),
-                caption: format!("{caption}{seeds}"),
-                x,
-                y: y.clone(),
-                marks: Marks::Lines { series: lines },
-            };
-            (progress.name.to_owned(), figure)
-        };
-        PROGRESS.map(variant).to_vec()
+    let seeds = if several {
+        " The line is the mean over seeds, the band their lowest and highest."
+    } else {
+        ""
     };
+    let steps = groups.iter().map(|group| window(group.first())).max().unwrap_or(1);
+    let smooth =
+        if steps > 1 { format!(", each the mean of up to {steps} steps") } else { String::new() };
+    let make =
+        |name: &str, title: &str, caption: String, y: Axis, of: fn(&Run, Progress) -> Points| {
+            let variant = |progress: Progress| {
+                let lines = groups.iter().map(|group| line(group, progress, of)).collect();
+                let (word, unit) = match progress.unit {
+                    Some(unit) => ("training time", Some(unit)),
+                    None => (progress.name, None),
+                };
+                let mut x = Axis::new(word);
+                x.unit = unit.map(str::to_owned);
+                let figure = Figure {
+                    name: format!("{name}-by-{}", progress.name),
+                    title: title.into(),
+                    caption: format!("{caption}{seeds}"),
+                    x,
+                    y: y.clone(),
+                    marks: Marks::Lines { series: lines },
+                };
+                (progress.name.to_owned(), figure)
+            };
+            PROGRESS.map(variant).to_vec()
+        };
     vec![
         make(
             "held-out-loss",
@@ -93,7 +99,9 @@ pub(super) fn curves(groups: &[Group]) -> Vec<Variants> {
         make(
             "gradient-norm",
             "Size of the gradient",
-            format!("How hard each step pulls at the parameters, before clipping{smooth}. Spikes are trouble."),
+            format!(
+                "How hard each step pulls at the parameters, before clipping{smooth}. Spikes are trouble."
+            ),
             Axis::new("gradient norm").log(),
             |run, progress| {
                 let norms = run.steps.iter().map(|step| step.gradient_norm.unwrap_or(f64::NAN));
@@ -106,7 +114,8 @@ pub(super) fn curves(groups: &[Group]) -> Vec<Variants> {
             format!("Tokens learnt from in a second{smooth}: higher is quicker."),
             Axis::new("speed").unit("tokens/s"),
             |run, progress| {
-                let speeds = run.steps.iter().map(|step| step.tokens_per_second.unwrap_or(f64::NAN));
+                let speeds =
+                    run.steps.iter().map(|step| step.tokens_per_second.unwrap_or(f64::NAN));
                 stepped(run, progress, &smoothed(&speeds.collect::<Vec<_>>(), window(run)))
             },
         ),
@@ -156,7 +165,8 @@ fn line(group: &Group, progress: Progress, of: fn(&Run, Progress) -> Points) -> 
         if points.len() < curves.len() {
             continue;
         }
-        let mean = |get: fn(&(f64, f64)) -> f64| points.iter().map(get).sum::<f64>() / points.len() as f64;
+        let mean =
+            |get: fn(&(f64, f64)) -> f64| points.iter().map(get).sum::<f64>() / points.len() as f64;
         line.x.push(mean(|point| point.0));
         line.y.push(Some(mean(|point| point.1)));
         low.push(points.iter().map(|point| point.1).fold(f64::INFINITY, f64::min));

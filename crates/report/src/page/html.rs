@@ -33,7 +33,8 @@ impl Html {
 
     /// A table; cells may be marked by a class of ours.
     pub(super) fn table(&mut self, head: &[String], rows: &[Vec<Cell>]) -> &mut Self {
-        let numbers = |column: usize| rows.iter().any(|row| row.get(column).is_some_and(Cell::is_number));
+        let numbers =
+            |column: usize| rows.iter().any(|row| row.get(column).is_some_and(Cell::is_number));
         self.markup("<div class=\"wide\"><table><thead><tr>");
         for (column, name) in head.iter().enumerate() {
             self.markup(if numbers(column) { "<th class=\"number\">" } else { "<th>" });

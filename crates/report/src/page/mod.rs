@@ -152,7 +152,9 @@ impl Report {
             .text(self.kicker())
             .markup("</p><h1>")
             .text(&self.headline)
-            .markup("</h1><button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>");
+            .markup(
+                "</h1><button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>",
+            );
         self.contents(&mut html);
         html.markup("</header>\n<main>");
         self.results(&mut html);
@@ -207,7 +209,9 @@ impl Report {
         for suite in &self.suites {
             html.markup("<p class=\"soft\">Compared with ").text(&suite.baseline);
             html.markup(" by ").text(&suite.metric).markup(".</p>");
-            let row = |row: &Vec<String>| row.iter().enumerate().map(|(i, text)| self.suite_cell(i, text)).collect();
+            let row = |row: &Vec<String>| {
+                row.iter().enumerate().map(|(i, text)| self.suite_cell(i, text)).collect()
+            };
             html.table(&suite.columns, &suite.rows.iter().map(row).collect::<Vec<_>>());
         }
         if self.suites.is_empty() {
@@ -241,7 +245,8 @@ impl Report {
         html.markup("<div class=\"charts two\">");
         for panel in &section.panels {
             let shared = Shared { labels: &self.labels, range: panel.range };
-            for chart in panel.figures.iter().filter_map(|variants| plotly::html(variants, shared)) {
+            for chart in panel.figures.iter().filter_map(|variants| plotly::html(variants, shared))
+            {
                 html.chart(&chart);
             }
         }
@@ -250,7 +255,8 @@ impl Report {
 
     /// The last texts that each group's first run wrote.
     fn samples(&self, html: &mut Html) {
-        let written: Vec<(&Group, &Run)> = self.groups.iter().map(|group| (group, group.first())).collect();
+        let written: Vec<(&Group, &Run)> =
+            self.groups.iter().map(|group| (group, group.first())).collect();
         if written.iter().all(|(_, run)| run.samples.is_empty()) {
             return;
         }

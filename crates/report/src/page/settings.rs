@@ -4,7 +4,8 @@ use super::html::{Cell, Html};
 
 /// A tree of settings as rows: a key with dots, and its value.
 pub(super) fn flat(prefix: &str, value: &serde_json::Value) -> Vec<(String, String)> {
-    let key = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
+    let key =
+        |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
     match value {
         serde_json::Value::Object(table) => {
             table.iter().flat_map(|(name, value)| flat(&key(name), value)).collect()
@@ -68,7 +69,10 @@ mod tests {
 
     #[test]
     fn what_differs_is_marked_and_what_one_does_not_have_is_empty() {
-        let a = flat("", &json!({ "train": { "steps": 1 }, "residual": { "kind": "mgr", "streams": 4 } }));
+        let a = flat(
+            "",
+            &json!({ "train": { "steps": 1 }, "residual": { "kind": "mgr", "streams": 4 } }),
+        );
         let b = flat("", &json!({ "train": { "steps": 1 }, "residual": { "kind": "<nag>" } }));
         let mut html = Html::default();
         write(&mut html, &["a".into(), "b".into()], &[a, b]);

@@ -19,14 +19,21 @@ fn run(parent: &Path, name: &str, kind: &str, seed: u32, loss: f64) -> PathBuf {
     }
     metrics += &format!("{{\"kind\":\"eval\",\"step\":3,\"loss\":{loss}}}\n");
     fs::write(path.join("metrics.jsonl"), metrics).unwrap();
-    fs::write(path.join("samples.jsonl"), "{\"step\":3,\"text\":\"<img src=x onerror=alert(1)>\"}\n").unwrap();
+    fs::write(
+        path.join("samples.jsonl"),
+        "{\"step\":3,\"text\":\"<img src=x onerror=alert(1)>\"}\n",
+    )
+    .unwrap();
     path
 }
 
 fn report(inputs: &[PathBuf]) -> (String, Written) {
     let out = tempfile::tempdir().unwrap();
-    let request =
-        Request { inputs: inputs.to_vec(), output: out.path().join("r.html"), ..Request::default() };
+    let request = Request {
+        inputs: inputs.to_vec(),
+        output: out.path().join("r.html"),
+        ..Request::default()
+    };
     let written = write(&request, |_| {}).unwrap();
     (fs::read_to_string(&written.report).unwrap(), written)
 }
@@ -52,7 +59,7 @@ fn a_run_with_a_hostile_name_and_text_is_harmless() {
 fn a_report_needs_no_network() {
     let folder = tempfile::tempdir().unwrap();
     let html = ours(&report(&[run(folder.path(), "a", "prenorm", 0, 1.0)]).0);
-    for outside in ["http://", "https://", "src=", "@import", "url("] {
+    for outside in ["http://", "https://", "src=\"", "<link", "@import", "url("] {
         assert!(!html.contains(outside), "{outside}");
     }
     assert!(html.contains("name=\"viewport\"") && html.contains("@media print"));
@@ -74,7 +81,11 @@ fn a_difference_that_every_seed_has_is_the_headline() {
         .collect();
     let (html, written) = report(&runs);
     assert_eq!(written.runs, 8);
-    assert!(written.headline.starts_with("mgr is better than prenorm: 0.0095 nats"), "{}", written.headline);
+    assert!(
+        written.headline.starts_with("mgr is better than prenorm: 0.0095 nats"),
+        "{}",
+        written.headline
+    );
     assert!(html.contains("over 4 seeds"));
     assert!(html.contains("8 runs of 2 kinds"));
 }
@@ -82,10 +93,7 @@ fn a_difference_that_every_seed_has_is_the_headline() {
 #[test]
 fn one_seed_is_no_verdict() {
     let folder = tempfile::tempdir().unwrap();
-    let runs = [
-        run(folder.path(), "a", "prenorm", 0, 1.0),
-        run(folder.path(), "b", "mgr", 0, 0.5),
-    ];
+    let runs = [run(folder.path(), "a", "prenorm", 0, 1.0), run(folder.path(), "b", "mgr", 0, 0.5)];
     let (html, written) = report(&runs);
     assert!(written.headline.contains("one seed cannot tell"), "{}", written.headline);
     assert!(html.contains("one seed: no interval"));
@@ -104,7 +112,8 @@ fn a_suite_brings_its_table_and_its_verdict() {
         rows: vec![vec!["mgr".into(), "better".into()]],
         figures: Vec::new(),
     };
-    fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap()).unwrap();
+    fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
+        .unwrap();
     let (html, written) = report(&[folder.path().to_owned()]);
     assert_eq!(written.headline, "mgr wins <b>");
     assert!(html.contains("By a bit.") && html.contains("<td class=\"good\">better</td>"));
@@ -128,7 +137,8 @@ fn figures_are_written_as_files_and_the_empty_ones_are_not() {
     let csv = fs::read_to_string(folder.path().join("csv/train-loss-by-seconds.csv")).unwrap();
     assert_eq!(csv.lines().nth(3), Some("a,6,1,,"), "{csv}");
     assert!(!folder.path().join("csv/accuracy-by-steps.csv").exists());
-    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with('.')), "{left:?}");
 }
 

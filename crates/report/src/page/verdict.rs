@@ -25,14 +25,21 @@ struct Compared<'a> {
 }
 
 pub(super) fn findings(groups: &[Group]) -> Findings {
-    let evaluated = groups.iter().all(|group| group.runs.iter().any(|run| held_out_loss(run).is_some()));
+    let evaluated =
+        groups.iter().all(|group| group.runs.iter().any(|run| held_out_loss(run).is_some()));
     let (metric, get): (&str, fn(&Run) -> Option<f64>) =
         if evaluated { ("held-out loss", held_out_loss) } else { ("training loss", train_loss) };
-    let baseline = groups.iter().position(|group| group.first().residual() == "prenorm").unwrap_or(0);
+    let baseline =
+        groups.iter().position(|group| group.first().residual() == "prenorm").unwrap_or(0);
     let compared = compared(groups, baseline, get);
     let sentences = sentences(&compared, &groups[baseline].label, metric);
     let (head, rows) = table(groups, &compared, metric);
-    Findings { headline: headline(&compared, &groups[baseline].label, metric), sentences, head, rows }
+    Findings {
+        headline: headline(&compared, &groups[baseline].label, metric),
+        sentences,
+        head,
+        rows,
+    }
 }
 
 fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> Vec<Compared<'_>> {
@@ -69,10 +76,14 @@ fn headline(compared: &[Compared<'_>], baseline: &str, metric: &str) -> String {
     if compared.len() == 1 {
         return format!("{label} stands at a {metric} of {mean:.4} nats");
     }
-    let is = |wanted| compared.iter().any(|one| matches!(&one.against, Some((_, _, v)) if *v == wanted));
+    let is =
+        |wanted| compared.iter().any(|one| matches!(&one.against, Some((_, _, v)) if *v == wanted));
     match &best.against {
         Some((pair, _, Verdict::Better)) => {
-            format!("{label} is better than {baseline}: {:.4} nats less {metric}", -pair.mean_difference)
+            format!(
+                "{label} is better than {baseline}: {:.4} nats less {metric}",
+                -pair.mean_difference
+            )
         }
         Some((pair, _, Verdict::OneSeed)) => format!(
             "{label} ends lowest, {:.4} nats below {baseline}; one seed cannot tell whether by luck",
@@ -125,7 +136,11 @@ fn p_value(p: f64) -> String {
     if p < 0.001 { "p < 0.001".into() } else { format!("p = {p:.3}") }
 }
 
-fn table(groups: &[Group], compared: &[Compared<'_>], metric: &str) -> (Vec<String>, Vec<Vec<Cell>>) {
+fn table(
+    groups: &[Group],
+    compared: &[Compared<'_>],
+    metric: &str,
+) -> (Vec<String>, Vec<Vec<Cell>>) {
     let spread = |group: &Group, get: fn(&Run) -> Option<f64>, digits: usize| {
         let values: Vec<f64> = group.by_seed(get).into_iter().map(|(_, value)| value).collect();
         match summary(&values) {
@@ -162,7 +177,9 @@ fn table(groups: &[Group], compared: &[Compared<'_>], metric: &str) -> (Vec<Stri
                 (format!("{:+.4}", pair.mean_difference), cell)
             }
             Some((_, _, verdict)) => (String::new(), Cell::Text(verdict.to_string())),
-            None => (String::new(), Cell::Text(if groups.len() > 1 { "baseline" } else { "" }.into())),
+            None => {
+                (String::new(), Cell::Text(if groups.len() > 1 { "baseline" } else { "" }.into()))
+            }
         };
         rows.push(vec![
             Cell::Name { text: group.label.clone(), colour: Some(colour) },
