@@ -47,7 +47,21 @@ const hadalCharts = (() => {
     const kind = given.type === 'category' ? 'category' : log ?? given.type;
     return { type: kind, automargin: true, gridcolor: css('--line'), linecolor: css('--line'), zeroline: false, ticks: 'outside',
       tickcolor: css('--line'), ticklen: 4, tickfont: { color: css('--soft'), size: 11 }, nticks: 8,
-      ...(kind === 'log' ? { dtick: undefined, exponentformat: 'power', minorloglabels: 'none' } : { exponentformat: 'SI' }) };
+      exponentformat: kind === 'log' ? 'power' : 'SI' };
+  }
+
+  // Plotly writes digits alone between powers of ten; over a few powers, whole numbers read better.
+  function ticks(y, chart) {
+    if (y.type !== 'log') return;
+    const heights = chart.data.flatMap(trace => [trace.y, trace.lowerfence, trace.upperfence]).flat().filter(value => value > 0);
+    const low = heights.reduce((a, b) => Math.min(a, b), Infinity), high = heights.reduce((a, b) => Math.max(a, b), 0);
+    const decades = Math.log10(high / low);
+    if (!(decades < 3)) { y.dtick = decades > 8 ? undefined : 1; return; }
+    const steps = decades < 1 ? [1, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
+    y.tickvals = [];
+    for (let power = Math.floor(Math.log10(low)) - 1; power <= Math.log10(high) + 1; power++)
+      for (const step of steps) y.tickvals.push(Number((step * 10 ** power).toPrecision(1)));
+    y.ticktext = y.tickvals.map(value => value >= 1e4 || value < 1e-3 ? value.toExponential(0) : String(value));
   }
 
   function layout(state) {
@@ -56,15 +70,17 @@ const hadalCharts = (() => {
     const series = new Set(chart.data.map(trace => trace.name)).size;
     const x = axis(chart.x), y = axis(chart.y, state.log === undefined ? undefined : state.log ? 'log' : 'linear');
     x.title = { text: chart.x.title.replaceAll('&', '&amp;').replaceAll('<', '&lt;'), font: { color: css('--soft'), size: 12 }, standoff: 8 };
+    ticks(y, chart);
     if (heat) { x.showgrid = y.showgrid = false; x.constrain = y.constrain = 'domain'; }
-    return { xaxis: x, yaxis: y, margin: { l: 44, r: 14, t: 8, b: 40 }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
+    return { xaxis: x, yaxis: y, margin: { l: 44, r: 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
       font: { family: 'system-ui, sans-serif', color: css('--ink'), size: 12 }, showlegend: false, barmode: 'group', boxmode: 'group', bargap: 0.25,
       hovermode: !heat && chart.data[0].mode?.startsWith('lines') && series <= 8 ? 'x unified' : 'closest',
       hoverlabel: { bgcolor: css('--paper'), bordercolor: css('--line'), font: { color: css('--ink'), size: 12 } },
       dragmode: matchMedia('(pointer: coarse)').matches ? false : 'zoom' };
   }
 
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d'] };
+  // Fingers scroll; a mouse zooms.
+  const config = { responsive: true, displaylogo: false, displayModeBar: matchMedia('(hover: hover)').matches ? 'hover' : false, modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d'] };
 
   function show(figure) {
     const state = shown.get(figure);
