@@ -167,7 +167,7 @@ impl<'a> Picture<'a> {
                 area.draw_text(&rest, &font, (x, y))?;
                 break;
             }
-            let (a, b) = ((x, y + self.px(4)), (x + self.px(14), y + self.px(10)));
+            let (a, b) = ((x, y + self.px(2)), (x + self.px(14), y + self.px(8)));
             area.draw(&Rectangle::new([a, b], colour.filled()))?;
             area.draw_text(&name, &font, (x + self.px(20), y))?;
             x += full;
