@@ -200,7 +200,6 @@ fn cut(five: Quartiles, scale: Scale) -> Option<Quartiles> {
     Some(Quartiles { min, q1, median, q3, max })
 }
 
-/// Bars, boxes and lines by name, for tests and for overlays.
 impl Marks {
     /// Names of the series; empty for a heat map.
     pub fn names(&self) -> Vec<&str> {
