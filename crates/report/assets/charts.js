@@ -71,6 +71,9 @@ const hadalCharts = (() => {
     const x = axis(chart.x), y = axis(chart.y, state.log === undefined ? undefined : state.log ? 'log' : 'linear');
     x.title = { text: chart.x.title.replaceAll('&', '&amp;').replaceAll('<', '&lt;'), font: { color: css('--soft'), size: 12 }, standoff: 8 };
     ticks(y, chart);
+    // Blocks are counted in whole numbers.
+    const places = chart.data.flatMap(trace => trace.x ?? []);
+    if (x.type === 'linear' && places.every(Number.isInteger) && Math.max(...places.slice(0, 1e4)) - Math.min(...places.slice(0, 1e4)) <= 12) x.dtick = 1;
     if (heat) { x.showgrid = y.showgrid = false; x.constrain = y.constrain = 'domain'; }
     return { xaxis: x, yaxis: y, margin: { l: 44, r: 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
       font: { family: 'system-ui, sans-serif', color: css('--ink'), size: 12 }, showlegend: false, barmode: 'group', boxmode: 'group', bargap: 0.25,
@@ -85,7 +88,7 @@ const hadalCharts = (() => {
   function show(figure) {
     const state = shown.get(figure);
     const { chart } = state.variants[state.at];
-    state.what.textContent = [chart.y.title && '↑ ' + chart.y.title, chart.colours && 'colour: ' + chart.colours].filter(Boolean).join('   ');
+    state.what.textContent = [chart.y.title && '↑ ' + chart.y.title, chart.colours && 'colour: ' + chart.colours].filter(Boolean).join(' · ');
     Plotly.react(state.plot, chart.data.map(trace => painted(trace, state)), layout(state), config);
     legend(figure, state, chart);
   }

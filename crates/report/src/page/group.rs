@@ -81,7 +81,9 @@ fn label(runs: &[Run]) -> String {
     // Overlays part a run's name from its series' by this sign.
     let clean = |name: &str| name.replace('·', "-");
     if rest.is_empty() {
-        return clean(&first.name);
+        let seeds = [format!("-s{}", first.seed()), format!("-seed{}", first.seed())];
+        let bare = seeds.iter().find_map(|seed| first.name.strip_suffix(seed.as_str()));
+        return clean(bare.filter(|bare| !bare.is_empty()).unwrap_or(&first.name));
     }
     let common = rest.iter().fold(first.name.as_str(), |common, run| {
         let equal = common.chars().zip(run.name.chars()).take_while(|(a, b)| a == b);

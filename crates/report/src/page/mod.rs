@@ -91,7 +91,15 @@ struct Report {
 impl Report {
     fn read(inputs: &[PathBuf]) -> Result<Self, ReportError> {
         let (runs, suites) = export::read(inputs)?;
-        let groups = groups(runs);
+        let mut groups = groups(runs);
+        // A suite's runs stand in the order of its table.
+        let order: Vec<&String> = suites
+            .iter()
+            .flat_map(|suite| suite.rows.iter().filter_map(|row| row.first()))
+            .collect();
+        groups.sort_by_key(|group| {
+            order.iter().position(|name| **name == group.label).unwrap_or(order.len())
+        });
         let labels: Vec<String> = groups.iter().map(|group| group.label.clone()).collect();
         let findings = findings(&groups);
         let mut verdict = suites.iter().flat_map(|suite| suite.verdict.iter().cloned());

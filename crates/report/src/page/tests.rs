@@ -120,6 +120,21 @@ fn a_suite_brings_its_table_and_its_verdict() {
 }
 
 #[test]
+fn runs_of_a_suite_are_called_as_in_its_table_and_stand_in_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs");
+    for (kind, seed) in [("mgr", 0), ("mgr", 1), ("prenorm", 0), ("prenorm", 1), ("lns", 0)] {
+        run(&runs, &format!("{kind}-s{seed}"), kind, seed, 1.0);
+    }
+    let rows = ["prenorm", "mgr", "lns"].map(|policy| vec![policy.to_owned()]).to_vec();
+    let table = SuiteTable { rows, columns: vec!["policy".into()], ..SuiteTable::default() };
+    fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
+        .unwrap();
+    let report = Report::read(&[folder.path().to_owned()]).unwrap();
+    assert_eq!(report.labels, ["prenorm", "mgr", "lns"]);
+}
+
+#[test]
 fn figures_are_written_as_files_and_the_empty_ones_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "a", "prenorm", 0, 1.0);
