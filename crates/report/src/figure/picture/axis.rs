@@ -17,7 +17,9 @@ impl Ruler {
     /// An axis around values, with about `count` ticks.
     pub(super) fn new(axis: &Axis, values: impl Iterator<Item = f64>, count: usize) -> Self {
         let log = axis.scale == Scale::Log;
-        let placed = values.map(|value| if log { value.log10() } else { value });
+        let values: Vec<f64> = values.collect();
+        let whole = values.iter().all(|value| value.fract() == 0.0);
+        let placed = values.into_iter().map(|value| if log { value.log10() } else { value });
         let range = placed.filter(|value| value.is_finite()).fold(None, |range, value| {
             let (low, high) = range.unwrap_or((value, value));
             Some((f64::min(low, value), f64::max(high, value)))
@@ -26,6 +28,8 @@ impl Ruler {
         // Equal values get a place in the middle.
         let room = if high > low { 0.04 * (high - low) } else { 0.05 * high.abs().max(1.0) };
         let (low, high) = (low - room, high + room);
+        // Blocks are counted in whole numbers.
+        let count = if whole { count.min((high - low).ceil() as usize) } else { count };
         let ticks = if log { powers(low, high, count) } else { steps(low, high, count) };
         Self { low, high, log, ticks }
     }
@@ -172,6 +176,12 @@ mod tests {
             let ruler = Ruler::new(&Axis::new("x"), values.into_iter(), 5);
             assert!(ruler.high > ruler.low && ruler.tick_count() <= 101, "{ruler:?}");
         }
+    }
+
+    #[test]
+    fn whole_numbers_have_no_ticks_between_them() {
+        let ruler = Ruler::new(&Axis::new("block"), [1.0, 2.0, 4.0].into_iter(), 8);
+        assert_eq!(texts(ruler.ticks), ["1", "2", "3", "4"]);
     }
 
     #[test]
