@@ -18,7 +18,7 @@ impl Ruler {
     pub(super) fn new(axis: &Axis, values: impl Iterator<Item = f64>, count: usize) -> Self {
         let log = axis.scale == Scale::Log;
         let values: Vec<f64> = values.collect();
-        let whole = values.iter().all(|value| value.fract() == 0.0);
+        let whole = !log && values.iter().all(|value| value.fract() == 0.0);
         let placed = values.into_iter().map(|value| if log { value.log10() } else { value });
         let range = placed.filter(|value| value.is_finite()).fold(None, |range, value| {
             let (low, high) = range.unwrap_or((value, value));
