@@ -1,4 +1,7 @@
 //! What is shown of runs: figures, statistics, run folders as data, and pages. No tensors.
 
 pub mod figure;
+pub mod page;
 pub mod run;
+pub mod statistics;
+pub mod suite;

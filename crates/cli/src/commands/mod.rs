@@ -7,6 +7,7 @@ mod generate;
 mod inspect;
 mod parity;
 mod policies;
+mod report;
 mod train;
 
 use crate::failure::Failure;
@@ -23,6 +24,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Generate(generate::Generate),
     Bench(bench::Bench),
+    Report(report::Report),
     Completions(completions::Completions),
 }
 
@@ -37,6 +39,7 @@ impl Command {
             Self::Inspect(command) => command.run(),
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
+            Self::Report(command) => command.run(),
             Self::Completions(command) => command.run(),
         }
     }

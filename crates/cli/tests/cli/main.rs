@@ -7,6 +7,7 @@ mod hostile;
 mod inspect;
 mod parity;
 mod policies;
+mod report;
 mod support;
 
 use std::path::Path;

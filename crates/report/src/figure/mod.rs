@@ -3,6 +3,15 @@
 //! A figure is stored as JSON, so that it can be drawn again (interactive, as a picture, as a table)
 //! without the model that it came from, and so that figures of several runs can be laid over each other.
 
+mod drawable;
+mod overlay;
+pub mod picture;
+pub mod plotly;
+pub mod table;
+
+pub use drawable::{POINTS, drawable, heat_range};
+pub use overlay::{overlay, slug};
+
 use serde::{Deserialize, Serialize};
 
 /// One chart.

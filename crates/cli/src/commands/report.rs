@@ -1,0 +1,70 @@
+//! `hadal report`: runs and suites as one file that anybody can open.
+
+use crate::failure::Failure;
+use crate::output::{print_json, spinner};
+use clap::Args;
+use hadal_report::page::{ReportError, Request, write};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Write a report of runs: verdict, tables, interactive charts, settings, in one HTML file
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal report runs/prenorm runs/mgr -o report.html
+  hadal report SUITE_DIR                        what hadal compare wrote, with its table and verdict
+  hadal report runs/* --png figures --csv numbers")]
+pub(crate) struct Report {
+    /// Runs, suites of hadal compare, or folders that hold runs
+    #[arg(value_name = "RUNS", required = true)]
+    inputs: Vec<PathBuf>,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
+    /// Also write every figure's numbers into this directory
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
+    /// Also write every figure as SVG into this directory
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Also write every figure as PNG into this directory
+    #[arg(long, value_name = "DIR")]
+    png: Option<PathBuf>,
+    /// Print what was written as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Report {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let spinner = spinner("reading runs".into());
+        let Self { inputs, output, csv, svg, png, json } = self;
+        let request = Request { inputs, output, csv, svg, png };
+        let written = write(&request, |file| spinner.set_message(format!("writing {file}")));
+        spinner.finish_and_clear();
+        let written = written.map_err(|error| match error {
+            ReportError::Run(_) | ReportError::Nothing { .. } | ReportError::NoInput => {
+                Failure::usage(error)
+            }
+            ReportError::Io { .. } | ReportError::Picture(_) => Failure::failed(error),
+        })?;
+        if json {
+            print_json(&written)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}", written.headline)?;
+        writeln!(
+            out,
+            "{}: {} charts of {} runs",
+            written.report.display(),
+            written.charts,
+            written.runs
+        )?;
+        if !written.files.is_empty() {
+            writeln!(out, "and {} files of figures", written.files.len())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,56 @@
+//! `hadal report`.
+
+use crate::support::{command, run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A run folder as `hadal train` leaves it, of one step.
+fn a_run(parent: &Path, kind: &str, loss: f64) -> PathBuf {
+    let path = parent.join(kind);
+    fs::create_dir_all(path.join("model")).unwrap();
+    fs::write(path.join("config.toml"), format!("seed = 0\n[residual]\nkind = \"{kind}\"\n"))
+        .unwrap();
+    let step = format!(
+        "{{\"kind\":\"train\",\"step\":1,\"loss\":{loss},\"gradient_norm\":1.0,\"rate\":1.0,\"tokens\":10,\
+         \"tokens_per_second\":5.0}}\n"
+    );
+    fs::write(path.join("metrics.jsonl"), step).unwrap();
+    path
+}
+
+#[test]
+fn a_report_is_written_with_its_figures_and_says_what_it_found() {
+    let folder = TempDir::new().unwrap();
+    let runs = [a_run(folder.path(), "prenorm", 2.0), a_run(folder.path(), "mgr", 1.5)];
+    let (page, csv) = (folder.path().join("r.html"), folder.path().join("csv"));
+    let said =
+        run(command("report").args(&runs).arg("-o").arg(&page).arg("--csv").arg(&csv)).succeeded();
+    assert!(
+        said.stdout.starts_with("mgr ends lowest, 0.5000 nats below prenorm"),
+        "{}",
+        said.stdout
+    );
+    assert!(fs::read_to_string(&page).unwrap().contains("mgr ends lowest"));
+    assert!(csv.join("train-loss-by-steps.csv").exists());
+
+    let json =
+        run(command("report").args(&runs).arg("-o").arg(&page).arg("--json")).succeeded().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["runs"], 2);
+}
+
+#[test]
+fn a_folder_without_runs_is_refused() {
+    let folder = TempDir::new().unwrap();
+    run(command("report").arg(folder.path())).refused(2, &["holds no run", "hadal train"]);
+    run(command("report").arg("nowhere")).refused(2, &["nowhere", "holds no run"]);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_a_failure() {
+    let folder = TempDir::new().unwrap();
+    let path = a_run(folder.path(), "prenorm", 2.0);
+    let page = folder.path().join("missing/r.html");
+    run(command("report").arg(path).arg("-o").arg(page)).refused(1, &["cannot write", "r.html"]);
+}

@@ -1,0 +1,166 @@
+// Draws every `figure.chart`: its data stands beside it as JSON, its colours come from the page.
+const hadalCharts = (() => {
+  const palettes = {
+    light: ['#2f6bc9', '#d96a1d', '#1f8f6e', '#b83f7c', '#7a5cc4', '#b38a00', '#1c8ca8', '#c03b3b', '#5f7f2e', '#6b7280'],
+    dark: ['#7aa8f0', '#f0985a', '#55c9a4', '#e884b8', '#b09af0', '#e0bd4a', '#5cc4de', '#f08080', '#a5c767', '#a3acba'],
+  };
+  const rising = ['#2b1b5a', '#2f4b8f', '#227896', '#2fa583', '#8fcb4e', '#fbe74a'];
+  const parted = ['#1f4e9c', '#8fb4dc', '#f5f5f5', '#e8a27c', '#a83224'];
+  const dashes = ['solid', 'dot', 'dash', 'dashdot', 'longdash'];
+  const shown = new Map();
+
+  const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const dark = () => css('--scheme') === 'dark';
+  const scale = colours => colours.map((c, i) => [i / (colours.length - 1), c]);
+  const faded = (hex, alpha) => hex + Math.round(alpha * 255).toString(16).padStart(2, '0');
+  const element = (tag, className, text) => {
+    const made = document.createElement(tag);
+    if (className) made.className = className;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+  // Plotly reads markup in names, so they come escaped; elements show them as they are.
+  const plain = name => name.replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&amp;', '&');
+
+  const palette = number => {
+    const colours = palettes[dark() ? 'dark' : 'light'];
+    return number < 0 ? css('--soft') : colours[number % colours.length];
+  };
+  const colour = trace => palette(trace.meta?.colour ?? 0);
+
+  function painted(trace, state) {
+    const own = colour(trace), variant = trace.meta?.variant ?? 0;
+    const paint = { ...trace, visible: state.hidden.has(trace.name) ? 'legendonly' : true, showlegend: false };
+    if (trace.band) return { ...paint, fillcolor: faded(own, 0.16), line: { width: 0, color: own } };
+    if (trace.type === 'scatter') {
+      const dash = trace.line?.dash === 'dash' ? 'dash' : dashes[variant % dashes.length];
+      return { ...paint, line: { color: own, width: 2, dash }, marker: { color: own, size: 5, opacity: trace.mode === 'markers' ? 0.6 : 1 } };
+    }
+    const opacity = [1, 0.6, 0.35][Math.min(variant, 2)];
+    if (trace.type === 'bar') return { ...paint, marker: { color: own, opacity }, error_y: { ...trace.error_y, color: css('--ink') } };
+    if (trace.type === 'box') return { ...paint, line: { color: own, width: 1.4 }, fillcolor: faded(own, 0.25 * opacity), whiskerwidth: 0.4 };
+    return { ...paint, colorscale: scale(trace.meta?.parted ? parted : rising),
+      colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: css('--soft') }, nticks: 6, xpad: 6 } };
+  }
+
+  function axis(given, log) {
+    const kind = given.type === 'category' ? 'category' : log ?? given.type;
+    return { type: kind, automargin: true, gridcolor: css('--line'), linecolor: css('--line'), zeroline: false, ticks: 'outside',
+      tickcolor: css('--line'), ticklen: 4, tickfont: { color: css('--soft'), size: 11 }, nticks: 8,
+      exponentformat: kind === 'log' ? 'power' : 'SI' };
+  }
+
+  // Plotly writes digits alone between powers of ten; over a few powers, whole numbers read better.
+  function ticks(y, chart) {
+    if (y.type !== 'log') return;
+    const heights = chart.data.flatMap(trace => [trace.y, trace.lowerfence, trace.upperfence]).flat().filter(value => value > 0);
+    const low = heights.reduce((a, b) => Math.min(a, b), Infinity), high = heights.reduce((a, b) => Math.max(a, b), 0);
+    const decades = Math.log10(high / low);
+    if (!(decades < 3)) { y.dtick = decades > 8 ? undefined : 1; return; }
+    const steps = decades < 1 ? [1, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
+    y.tickvals = [];
+    for (let power = Math.floor(Math.log10(low)) - 1; power <= Math.log10(high) + 1; power++)
+      for (const step of steps) y.tickvals.push(Number((step * 10 ** power).toPrecision(1)));
+    y.ticktext = y.tickvals.map(value => value >= 1e4 || value < 1e-3 ? value.toExponential(0) : String(value));
+  }
+
+  function layout(state) {
+    const { chart } = state.variants[state.at];
+    const heat = chart.data[0].type === 'heatmap';
+    const series = new Set(chart.data.map(trace => trace.name)).size;
+    const x = axis(chart.x), y = axis(chart.y, state.log === undefined ? undefined : state.log ? 'log' : 'linear');
+    x.title = { text: chart.x.title.replaceAll('&', '&amp;').replaceAll('<', '&lt;'), font: { color: css('--soft'), size: 12 }, standoff: 8 };
+    ticks(y, chart);
+    // Blocks are counted in whole numbers.
+    const places = chart.data.flatMap(trace => trace.x ?? []);
+    if (x.type === 'linear' && places.every(Number.isInteger) && Math.max(...places.slice(0, 1e4)) - Math.min(...places.slice(0, 1e4)) <= 12) x.dtick = 1;
+    if (heat) { x.showgrid = y.showgrid = false; x.constrain = y.constrain = 'domain'; }
+    return { xaxis: x, yaxis: y, margin: { l: 44, r: 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
+      font: { family: 'system-ui, sans-serif', color: css('--ink'), size: 12 }, showlegend: false, barmode: 'group', boxmode: 'group', bargap: 0.25,
+      hovermode: !heat && chart.data[0].mode?.startsWith('lines') && series <= 8 ? 'x unified' : 'closest',
+      hoverlabel: { bgcolor: css('--paper'), bordercolor: css('--line'), font: { color: css('--ink'), size: 12 } },
+      dragmode: matchMedia('(pointer: coarse)').matches ? false : 'zoom' };
+  }
+
+  // Fingers scroll; a mouse zooms.
+  const config = { responsive: true, displaylogo: false, displayModeBar: matchMedia('(hover: hover)').matches ? 'hover' : false, modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d'] };
+
+  function show(figure) {
+    const state = shown.get(figure);
+    const { chart } = state.variants[state.at];
+    state.what.textContent = [chart.y.title && '↑ ' + chart.y.title, chart.colours && 'colour: ' + chart.colours].filter(Boolean).join(' · ');
+    Plotly.react(state.plot, chart.data.map(trace => painted(trace, state)), layout(state), config);
+    legend(figure, state, chart);
+  }
+
+  function legend(figure, state, chart) {
+    state.legend.replaceChildren();
+    const traces = chart.data.filter(trace => !trace.band && trace.name !== undefined);
+    if (traces.length < 2 && !(traces.length && traces[0].name && traces[0].type !== 'heatmap')) return;
+    for (const trace of traces) {
+      const button = element('button');
+      button.type = 'button';
+      button.title = 'Click: show or hide. Double click: this one alone.';
+      const mark = element('i', trace.line?.dash === 'dash' || (trace.meta?.variant ?? 0) > 0 ? 'dash' : '');
+      mark.style.borderTopColor = colour(trace);
+      button.append(mark, element('span', '', plain(trace.name)));
+      button.setAttribute('aria-pressed', String(!state.hidden.has(trace.name)));
+      button.onclick = () => { state.hidden.delete(trace.name) || state.hidden.add(trace.name); show(figure); };
+      button.ondblclick = () => {
+        const others = traces.map(other => other.name).filter(name => name !== trace.name);
+        const alone = others.every(name => state.hidden.has(name));
+        state.hidden = new Set(alone ? [] : others);
+        show(figure);
+      };
+      state.legend.append(button);
+    }
+  }
+
+  function choices(labels, pick, pressed) {
+    const row = element('span', 'switch');
+    labels.forEach((label, i) => {
+      const button = element('button', '', label);
+      button.type = 'button';
+      button.setAttribute('aria-pressed', String(pressed(i)));
+      button.onclick = () => {
+        pick(i);
+        [...row.children].forEach((other, j) => other.setAttribute('aria-pressed', String(pressed(j))));
+      };
+      row.append(button);
+    });
+    return row;
+  }
+
+  function draw(figure) {
+    if (shown.has(figure)) return show(figure);
+    const variants = JSON.parse(figure.querySelector('script').textContent);
+    const plot = figure.querySelector('.plot');
+    const state = { variants, plot, at: 0, hidden: new Set(), what: element('span', 'what'), legend: element('div', 'legend') };
+    shown.set(figure, state);
+    const bar = element('div', 'bar');
+    bar.append(state.what);
+    if (variants.length > 1) bar.append(choices(variants.map(v => v.label), i => { state.at = i; show(figure); }, i => i === state.at));
+    const first = variants[0].chart;
+    const heights = first.data.flatMap(trace => (Array.isArray(trace.y) && trace.type !== 'heatmap' ? trace.y : [])).filter(y => y !== null);
+    if (heights.length && heights.every(y => y > 0)) {
+      state.log = first.y.type === 'log';
+      bar.append(choices(['linear', 'log'], i => { state.log = i === 1; show(figure); }, i => state.log === (i === 1)));
+    }
+    figure.insertBefore(bar, plot);
+    plot.after(state.legend);
+    show(figure);
+  }
+
+  function all() {
+    const waiting = [...document.querySelectorAll('figure.chart')];
+    // One at a time, so that the page can be scrolled meanwhile.
+    const next = () => { const figure = waiting.shift(); if (figure) { draw(figure); setTimeout(next); } };
+    next();
+  }
+  const again = () => shown.forEach((_, figure) => show(figure));
+  const fit = () => shown.forEach(state => Plotly.Plots.resize(state.plot));
+  addEventListener('beforeprint', fit);
+  addEventListener('afterprint', fit);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
+  return { draw, all, again, palette };
+})();

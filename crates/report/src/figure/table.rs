@@ -1,0 +1,143 @@
+//! Figures as tables: every value, in CSV (RFC 4180), one row for each mark.
+
+use super::{Axis, Figure, Marks};
+
+/// The figure's numbers, not thinned; what is not there is an empty field.
+pub fn csv(figure: &Figure) -> String {
+    let (x, y) = (figure.x.title(), figure.y.title());
+    let mut text = String::new();
+    let mut row = |fields: &[String]| {
+        let fields: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
+        text.push_str(&fields.join(","));
+        text.push_str("\r\n");
+    };
+    let head = |rest: &[&str]| rest.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    match &figure.marks {
+        Marks::Lines { series } => {
+            row(&head(&["series", &x, &y, "low", "high"]));
+            for line in series {
+                for (i, (place, height)) in line.x.iter().zip(&line.y).enumerate() {
+                    let band = line.band.as_ref();
+                    let low = band.and_then(|(low, _)| low.get(i)).copied();
+                    let high = band.and_then(|(_, high)| high.get(i)).copied();
+                    row(&[
+                        line.name.clone(),
+                        number(Some(*place)),
+                        number(*height),
+                        number(low),
+                        number(high),
+                    ]);
+                }
+            }
+        }
+        Marks::Bars { series } => {
+            row(&head(&["series", &x, &y, "error"]));
+            for bars in series {
+                for (i, value) in bars.values.iter().enumerate() {
+                    let error = bars.errors.as_ref().and_then(|errors| errors.get(i)).copied();
+                    row(&[bars.name.clone(), figure.x.place(i), number(*value), number(error)]);
+                }
+            }
+        }
+        Marks::Points { series } => {
+            row(&head(&["series", &x, &y, "label"]));
+            for points in series {
+                for (i, (place, height)) in points.x.iter().zip(&points.y).enumerate() {
+                    let label = points.labels.get(i).cloned().unwrap_or_default();
+                    row(&[points.name.clone(), number(Some(*place)), number(Some(*height)), label]);
+                }
+            }
+        }
+        Marks::Boxes { series } => {
+            row(&head(&["series", &x, "min", "q1", "median", "q3", "max"]));
+            for boxes in series {
+                for (i, five) in boxes.boxes.iter().enumerate() {
+                    let values = five.map(|b| [b.min, b.q1, b.median, b.q3, b.max]);
+                    let values = values.map_or([None; 5], |values| values.map(Some)).map(number);
+                    let mut fields = vec![boxes.name.clone(), figure.x.place(i)];
+                    fields.extend(values);
+                    row(&fields);
+                }
+            }
+        }
+        Marks::Heat { values, legend } => {
+            row(&head(&[&y, &x, legend]));
+            for (j, cells) in values.iter().enumerate() {
+                for (i, value) in cells.iter().enumerate() {
+                    row(&[figure.y.place(j), figure.x.place(i), number(*value)]);
+                }
+            }
+        }
+    }
+    text
+}
+
+impl Axis {
+    /// What is measured, with its unit in brackets.
+    pub fn title(&self) -> String {
+        match &self.unit {
+            Some(unit) => format!("{} ({unit})", self.label),
+            None => self.label.clone(),
+        }
+    }
+
+    /// The name of a place, or its number.
+    pub fn place(&self, index: usize) -> String {
+        self.categories.get(index).cloned().unwrap_or_else(|| index.to_string())
+    }
+}
+
+fn number(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::{Boxes, Line, Quartiles};
+
+    fn figure(marks: Marks) -> Figure {
+        Figure {
+            name: "f".into(),
+            title: "F".into(),
+            caption: String::new(),
+            x: Axis::new("block").categories(["1, first"]),
+            y: Axis::new("loss").unit("nats"),
+            marks,
+        }
+    }
+
+    #[test]
+    fn a_curve_is_a_row_for_each_point_with_empty_fields_for_gaps() {
+        let line = Line {
+            name: "a \"b\"".into(),
+            x: vec![1.0, 2.0],
+            y: vec![Some(0.5), None],
+            band: Some((vec![0.25, f64::NAN], vec![0.75, f64::NAN])),
+            dashed: false,
+        };
+        let expected = "series,block,loss (nats),low,high\r\n\
+             \"a \"\"b\"\"\",1,0.5,0.25,0.75\r\n\"a \"\"b\"\"\",2,,,\r\n";
+        assert_eq!(csv(&figure(Marks::Lines { series: vec![line] })), expected);
+    }
+
+    #[test]
+    fn boxes_and_cells_are_named_by_their_place() {
+        let five = Quartiles { min: 1.0, q1: 2.0, median: 3.0, q3: 4.0, max: 5.0 };
+        let boxes = Marks::Boxes {
+            series: vec![Boxes { name: "a".into(), boxes: vec![Some(five), None] }],
+        };
+        let text = csv(&figure(boxes));
+        assert!(text.ends_with("a,\"1, first\",1,2,3,4,5\r\na,1,,,,,\r\n"), "{text}");
+        let heat = Marks::Heat { values: vec![vec![Some(1.5)]], legend: "angle".into() };
+        assert_eq!(csv(&figure(heat)), "loss (nats),block,angle\r\n0,\"1, first\",1.5\r\n");
+    }
+}

@@ -1,0 +1,168 @@
+use super::*;
+use std::fs;
+use std::path::Path;
+
+/// A run folder as `hadal train` leaves it.
+fn run(parent: &Path, name: &str, kind: &str, seed: u32, loss: f64) -> PathBuf {
+    let path = parent.join(name);
+    fs::create_dir_all(path.join("model")).unwrap();
+    let config = format!("seed = {seed}\n[residual]\nkind = \"{kind}\"\n[train]\nsteps = 3\n");
+    fs::write(path.join("config.toml"), config).unwrap();
+    fs::write(path.join("run.json"), "{\"os\": \"</script>\"}").unwrap();
+    let mut metrics = String::new();
+    for step in 1..=3 {
+        let tokens = step * 100;
+        metrics += &format!(
+            "{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss},\"gradient_norm\":1.0,\"rate\":1.0,\
+             \"tokens\":{tokens},\"tokens_per_second\":50.0}}\n"
+        );
+    }
+    metrics += &format!("{{\"kind\":\"eval\",\"step\":3,\"loss\":{loss}}}\n");
+    fs::write(path.join("metrics.jsonl"), metrics).unwrap();
+    fs::write(
+        path.join("samples.jsonl"),
+        "{\"step\":3,\"text\":\"<img src=x onerror=alert(1)>\"}\n",
+    )
+    .unwrap();
+    path
+}
+
+fn report(inputs: &[PathBuf]) -> (String, Written) {
+    let out = tempfile::tempdir().unwrap();
+    let request = Request {
+        inputs: inputs.to_vec(),
+        output: out.path().join("r.html"),
+        ..Request::default()
+    };
+    let written = write(&request, |_| {}).unwrap();
+    (fs::read_to_string(&written.report).unwrap(), written)
+}
+
+/// The page without plotly's script.
+fn ours(html: &str) -> String {
+    html.replace(plotly::script(), "")
+}
+
+#[test]
+fn a_run_with_a_hostile_name_and_text_is_harmless() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "<script>alert(1)<", "prenorm", 0, 1.0);
+    let html = ours(&report(&[path]).0);
+    assert!(!html.contains("<script>alert") && !html.contains("<img"), "escaped");
+    assert!(html.contains("&lt;script&gt;alert(1)"));
+    // Plotly's, ours, and one for each chart: held-out loss, loss, gradient, speed.
+    assert_eq!(html.matches("<script").count(), 2 + 4);
+    assert_eq!(html.matches("</script>").count(), 2 + 4);
+}
+
+#[test]
+fn a_report_needs_no_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let html = ours(&report(&[run(folder.path(), "a", "prenorm", 0, 1.0)]).0);
+    for outside in ["http://", "https://", "src=\"", "<link", "@import", "url("] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    assert!(html.contains("name=\"viewport\"") && html.contains("@media print"));
+}
+
+#[test]
+fn a_difference_that_every_seed_has_is_the_headline() {
+    let folder = tempfile::tempdir().unwrap();
+    let noise = [0.000, 0.020, -0.010, 0.005];
+    let runs: Vec<PathBuf> = (0..4)
+        .flat_map(|seed| {
+            let shared = noise[seed as usize];
+            let own = 0.001 * f64::from(seed % 2);
+            [
+                run(folder.path(), &format!("prenorm-seed{seed}"), "prenorm", seed, 1.0 + shared),
+                run(folder.path(), &format!("mgr-seed{seed}"), "mgr", seed, 0.99 + shared + own),
+            ]
+        })
+        .collect();
+    let (html, written) = report(&runs);
+    assert_eq!(written.runs, 8);
+    assert!(
+        written.headline.starts_with("mgr is better than prenorm: 0.0095 nats"),
+        "{}",
+        written.headline
+    );
+    assert!(html.contains("over 4 seeds"));
+    assert!(html.contains("8 runs of 2 kinds"));
+}
+
+#[test]
+fn one_seed_is_no_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [run(folder.path(), "a", "prenorm", 0, 1.0), run(folder.path(), "b", "mgr", 0, 0.5)];
+    let (html, written) = report(&runs);
+    assert!(written.headline.contains("one seed cannot tell"), "{}", written.headline);
+    assert!(html.contains("one seed: no interval"));
+    assert!(html.contains("<td class=\"differs\">mgr</td>"), "settings that differ stand out");
+}
+
+#[test]
+fn a_suite_brings_its_table_and_its_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("runs"), "prenorm-0", "prenorm", 0, 1.0);
+    let table = SuiteTable {
+        baseline: "prenorm".into(),
+        metric: "validation loss".into(),
+        verdict: vec!["mgr wins <b>".into(), "By a bit.".into()],
+        columns: vec!["policy".into(), "verdict".into()],
+        rows: vec![vec!["mgr".into(), "better".into()]],
+        figures: Vec::new(),
+    };
+    fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
+        .unwrap();
+    let (html, written) = report(&[folder.path().to_owned()]);
+    assert_eq!(written.headline, "mgr wins <b>");
+    assert!(html.contains("By a bit.") && html.contains("<td class=\"good\">better</td>"));
+}
+
+#[test]
+fn runs_of_a_suite_are_called_as_in_its_table_and_stand_in_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs");
+    for (kind, seed) in [("mgr", 0), ("mgr", 1), ("prenorm", 0), ("prenorm", 1), ("lns", 0)] {
+        run(&runs, &format!("{kind}-s{seed}"), kind, seed, 1.0);
+    }
+    let rows = ["prenorm", "mgr", "lns"].map(|policy| vec![policy.to_owned()]).to_vec();
+    let table = SuiteTable { rows, columns: vec!["policy".into()], ..SuiteTable::default() };
+    fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
+        .unwrap();
+    let report = Report::read(&[folder.path().to_owned()]).unwrap();
+    assert_eq!(report.labels, ["prenorm", "mgr", "lns"]);
+}
+
+#[test]
+fn figures_are_written_as_files_and_the_empty_ones_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "a", "prenorm", 0, 1.0);
+    let out = |name: &str| Some(folder.path().join(name));
+    let request = Request {
+        inputs: vec![path],
+        output: folder.path().join("r.html"),
+        csv: out("csv"),
+        svg: out("svg"),
+        png: None,
+    };
+    let written = write(&request, |_| {}).unwrap();
+    // Four charts by steps, tokens and seconds; nothing has an accuracy.
+    assert_eq!(written.files.len(), 4 * 3 * 2);
+    let csv = fs::read_to_string(folder.path().join("csv/train-loss-by-seconds.csv")).unwrap();
+    assert_eq!(csv.lines().nth(3), Some("a,6,1,,"), "{csv}");
+    assert!(!folder.path().join("csv/accuracy-by-steps.csv").exists());
+    let left: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with('.')), "{left:?}");
+}
+
+#[test]
+fn a_folder_without_runs_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let inputs = vec![folder.path().to_owned()];
+    let request = Request { inputs, output: folder.path().join("r.html"), ..Request::default() };
+    let error = write(&request, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("holds no run") && error.contains("hadal train"), "{error}");
+    assert!(!folder.path().join("r.html").exists());
+}

@@ -1,0 +1,207 @@
+//! What can be said of runs in words, and their table.
+
+use super::group::{Group, accuracy, held_out_loss, speed, train_loss};
+use super::html::Cell;
+use crate::run::Run;
+use crate::statistics::{Better, Paired, Summary, Verdict, holm, paired, summary, verdict};
+
+/// What a report says first.
+pub(super) struct Findings {
+    /// One sentence.
+    pub(super) headline: String,
+    /// What it rests on.
+    pub(super) sentences: Vec<String>,
+    /// A line for each group.
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<Cell>>,
+}
+
+/// A group beside the baseline.
+struct Compared<'a> {
+    group: &'a Group,
+    summary: Summary,
+    /// Difference to the baseline and what it is worth; `None` for the baseline itself.
+    against: Option<(Paired, Option<f64>, Verdict)>,
+}
+
+pub(super) fn findings(groups: &[Group]) -> Findings {
+    let evaluated =
+        groups.iter().all(|group| group.runs.iter().any(|run| held_out_loss(run).is_some()));
+    let (metric, get): (&str, fn(&Run) -> Option<f64>) =
+        if evaluated { ("held-out loss", held_out_loss) } else { ("training loss", train_loss) };
+    let baseline =
+        groups.iter().position(|group| group.first().residual() == "prenorm").unwrap_or(0);
+    let compared = compared(groups, baseline, get);
+    let sentences = sentences(&compared, &groups[baseline].label, metric);
+    let (head, rows) = table(groups, &compared, metric);
+    Findings {
+        headline: headline(&compared, &groups[baseline].label, metric),
+        sentences,
+        head,
+        rows,
+    }
+}
+
+fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> Vec<Compared<'_>> {
+    let base = groups[baseline].by_seed(get);
+    let pairs: Vec<Option<Paired>> = groups
+        .iter()
+        .enumerate()
+        .map(|(i, group)| {
+            // The same seed has the same data and the same start.
+            let pairs = group.by_seed(get).into_iter().filter_map(|(seed, value)| {
+                let (_, other) = base.iter().find(|(other, _)| *other == seed)?;
+                Some((value, *other))
+            });
+            let (a, b): (Vec<f64>, Vec<f64>) = pairs.unzip();
+            (i != baseline).then(|| paired(&a, &b, 0))
+        })
+        .collect();
+    let p: Vec<Option<f64>> = pairs.iter().map(|pair| pair.and_then(|pair| pair.p_t)).collect();
+    let rows = groups.iter().zip(pairs).zip(holm(&p));
+    rows.map(|((group, pair), p)| {
+        let values: Vec<f64> = group.by_seed(get).into_iter().map(|(_, value)| value).collect();
+        let against = pair.map(|pair| (pair, p, verdict(&pair, p, Better::Lower)));
+        Compared { group, summary: summary(&values), against }
+    })
+    .collect()
+}
+
+fn headline(compared: &[Compared<'_>], baseline: &str, metric: &str) -> String {
+    let measured = compared.iter().filter(|one| one.summary.n > 0);
+    let Some(best) = measured.min_by(|a, b| a.summary.mean.total_cmp(&b.summary.mean)) else {
+        return "Nothing has been measured yet".into();
+    };
+    let (label, mean) = (&best.group.label, best.summary.mean);
+    if compared.len() == 1 {
+        return format!("{label} stands at a {metric} of {mean:.4} nats");
+    }
+    let is =
+        |wanted| compared.iter().any(|one| matches!(&one.against, Some((_, _, v)) if *v == wanted));
+    match &best.against {
+        Some((pair, _, Verdict::Better)) => {
+            format!(
+                "{label} is better than {baseline}: {:.4} nats less {metric}",
+                -pair.mean_difference
+            )
+        }
+        Some((pair, _, Verdict::OneSeed)) => format!(
+            "{label} ends lowest, {:.4} nats below {baseline}; one seed cannot tell whether by luck",
+            -pair.mean_difference
+        ),
+        None if is(Verdict::OneSeed) => {
+            format!("{baseline} ends lowest; one seed cannot tell whether by luck")
+        }
+        None if is(Verdict::Worse) && !is(Verdict::NotDistinguishable) => {
+            format!("Nothing here is better than {baseline}")
+        }
+        _ => format!("Nothing here can be told apart from {baseline} as better"),
+    }
+}
+
+fn sentences(compared: &[Compared<'_>], baseline: &str, metric: &str) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for Compared { group, against, .. } in compared {
+        let label = &group.label;
+        if group.has_failed() {
+            sentences.push(format!("{label}: {}.", group.status()));
+        }
+        let Some((pair, p, verdict)) = against else { continue };
+        let difference = pair.mean_difference;
+        let side = if difference < 0.0 { "below" } else { "above" };
+        let size = format!("{:.4} nats {side} {baseline}", difference.abs());
+        sentences.push(match (verdict, pair.interval95, p) {
+            (Verdict::NothingToCompare, ..) => {
+                format!("{label} has no seed in common with {baseline}, so they are not compared.")
+            }
+            (Verdict::OneSeed, ..) | (_, None, _) | (_, _, None) => {
+                format!("{label} ends {size} in {metric}. One seed: no interval.")
+            }
+            (verdict, Some((low, high)), Some(p)) => format!(
+                "{label} is {}: {size} in {metric} over {} seeds (95 % interval {low:+.4} to {high:+.4}, {}).",
+                match verdict {
+                    Verdict::NotDistinguishable => format!("not distinguishable from {baseline}"),
+                    other => format!("{other} than {baseline}"),
+                },
+                pair.n,
+                p_value(*p),
+            ),
+        });
+    }
+    sentences
+}
+
+/// `p = 0.034`, or that it is less than can be said.
+fn p_value(p: f64) -> String {
+    if p < 0.001 { "p < 0.001".into() } else { format!("p = {p:.3}") }
+}
+
+fn table(
+    groups: &[Group],
+    compared: &[Compared<'_>],
+    metric: &str,
+) -> (Vec<String>, Vec<Vec<Cell>>) {
+    let spread = |group: &Group, get: fn(&Run) -> Option<f64>, digits: usize| {
+        let values: Vec<f64> = group.by_seed(get).into_iter().map(|(_, value)| value).collect();
+        match summary(&values) {
+            Summary { n: 0, .. } => String::new(),
+            Summary { mean, sd: Some(sd), .. } => format!("{mean:.digits$} ± {sd:.digits$}"),
+            Summary { mean, .. } => format!("{mean:.digits$}"),
+        }
+    };
+    let head = [
+        "run",
+        "seeds",
+        metric,
+        "difference",
+        "verdict",
+        "training loss",
+        "accuracy (%)",
+        "tokens/s",
+        "peak memory (MB)",
+        "parameters",
+        "state",
+    ];
+    let mut head: Vec<String> = head.into_iter().map(str::to_owned).collect();
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (colour, (group, one)) in groups.iter().zip(compared).enumerate() {
+        let main = if metric == "held-out loss" { held_out_loss } else { train_loss };
+        let (difference, words) = match &one.against {
+            Some((pair, _, verdict)) if pair.n > 0 => {
+                let text = verdict.to_string();
+                let cell = match verdict {
+                    Verdict::Better => Cell::Good(text),
+                    Verdict::Worse => Cell::Bad(text),
+                    _ => Cell::Text(text),
+                };
+                (format!("{:+.4}", pair.mean_difference), cell)
+            }
+            Some((_, _, verdict)) => (String::new(), Cell::Text(verdict.to_string())),
+            None => {
+                (String::new(), Cell::Text(if groups.len() > 1 { "baseline" } else { "" }.into()))
+            }
+        };
+        rows.push(vec![
+            Cell::Name { text: group.label.clone(), colour: Some(colour) },
+            Cell::Number(group.runs.len().to_string()),
+            Cell::Number(spread(group, main, 4)),
+            Cell::Number(difference),
+            words,
+            Cell::Number(spread(group, train_loss, 4)),
+            Cell::Number(spread(group, |run| Some(100.0 * accuracy(run)?), 1)),
+            Cell::Number(spread(group, speed, 0)),
+            Cell::Number(spread(group, |run| Some(run.outcome?.peak_rss_mb), 0)),
+            Cell::Number(spread(group, |run| Some(run.outcome?.parameters as f64), 0)),
+            if group.has_failed() { Cell::Bad(group.status()) } else { Cell::Text(group.status()) },
+        ]);
+    }
+    // Columns that nobody has anything in, or that say the same twice.
+    for column in (0..head.len()).rev() {
+        let twice = column == 5 && metric == head[5];
+        if twice || rows.iter().all(|row| row[column].is_empty()) {
+            head.remove(column);
+            rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        }
+    }
+    (head, rows)
+}
