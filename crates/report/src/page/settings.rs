@@ -31,6 +31,18 @@ pub(super) fn aligned(columns: &[Vec<(String, String)>]) -> Vec<(String, Vec<Str
     rows
 }
 
+/// The keys whose values are not the same for all.
+pub(super) fn differing(settings: &[toml::Table]) -> Vec<String> {
+    let columns: Vec<_> = settings
+        .iter()
+        .map(|table| flat("", &serde_json::to_value(table).unwrap_or_default()))
+        .collect();
+    let rows = aligned(&columns).into_iter();
+    rows.filter(|(_, values)| values.windows(2).any(|pair| pair[0] != pair[1]))
+        .map(|(key, _)| key)
+        .collect()
+}
+
 /// What differs in full view, what is the same behind a click.
 pub(super) fn write(html: &mut Html, labels: &[String], columns: &[Vec<(String, String)>]) {
     let rows = aligned(columns);

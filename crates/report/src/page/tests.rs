@@ -101,6 +101,34 @@ fn one_seed_is_no_verdict() {
 }
 
 #[test]
+fn a_run_that_is_not_done_enters_no_comparison() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut runs = Vec::new();
+    for seed in 0..3 {
+        let own = 0.01 * f64::from(seed);
+        runs.push(run(folder.path(), &format!("prenorm-s{seed}"), "prenorm", seed, 1.0 + own));
+        runs.push(run(folder.path(), &format!("mgr-s{seed}"), "mgr", seed, 0.9 + own * own));
+    }
+    fs::remove_dir(runs[5].join("model")).unwrap();
+    let html = report(&runs).0;
+    assert!(html.contains("over 2 seeds") && html.contains("1 stopped early"));
+    fs::remove_dir(runs[1].join("model")).unwrap();
+    fs::remove_dir(runs[3].join("model")).unwrap();
+    assert!(report(&runs).0.contains("mgr has no finished run with a seed of prenorm"));
+}
+
+#[test]
+fn runs_that_differ_in_more_than_their_stream_come_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [run(folder.path(), "a", "prenorm", 0, 1.0), run(folder.path(), "b", "mgr", 0, 0.5)];
+    assert!(!report(&runs).0.contains("Take care"));
+    let config = runs[1].join("config.toml");
+    let text = fs::read_to_string(&config).unwrap().replace("steps = 3", "steps = 4");
+    fs::write(&config, text).unwrap();
+    assert!(report(&runs).0.contains("more than their residual stream (train.steps)"));
+}
+
+#[test]
 fn a_suite_brings_its_table_and_its_verdict() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder.path().join("runs"), "prenorm-0", "prenorm", 0, 1.0);

@@ -2,7 +2,8 @@
 
 use super::group::{Group, accuracy, held_out_loss, speed, train_loss};
 use super::html::Cell;
-use crate::run::Run;
+use super::settings::differing;
+use crate::run::{Run, Status};
 use crate::statistics::{Better, Paired, Summary, Verdict, holm, paired, summary, verdict};
 
 /// What a report says first.
@@ -32,7 +33,8 @@ pub(super) fn findings(groups: &[Group]) -> Findings {
     let baseline =
         groups.iter().position(|group| group.first().residual() == "prenorm").unwrap_or(0);
     let compared = compared(groups, baseline, get);
-    let sentences = sentences(&compared, &groups[baseline].label, metric);
+    let mut sentences = sentences(&compared, &groups[baseline].label, metric);
+    sentences.extend(unfair(groups));
     let (head, rows) = table(groups, &compared, metric);
     Findings {
         headline: headline(&compared, &groups[baseline].label, metric),
@@ -43,13 +45,15 @@ pub(super) fn findings(groups: &[Group]) -> Findings {
 }
 
 fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> Vec<Compared<'_>> {
-    let base = groups[baseline].by_seed(get);
+    // A run that is not done has not had the others' budget.
+    let at_the_end = |run: &Run| (run.status == Status::Done).then(|| get(run)).flatten();
+    let base = groups[baseline].by_seed(at_the_end);
     let pairs: Vec<Option<Paired>> = groups
         .iter()
         .enumerate()
         .map(|(i, group)| {
             // The same seed has the same data and the same start.
-            let pairs = group.by_seed(get).into_iter().filter_map(|(seed, value)| {
+            let pairs = group.by_seed(at_the_end).into_iter().filter_map(|(seed, value)| {
                 let (_, other) = base.iter().find(|(other, _)| *other == seed)?;
                 Some((value, *other))
             });
@@ -112,7 +116,7 @@ fn sentences(compared: &[Compared<'_>], baseline: &str, metric: &str) -> Vec<Str
         let size = format!("{:.4} nats {side} {baseline}", difference.abs());
         sentences.push(match (verdict, pair.interval95, p) {
             (Verdict::NothingToCompare, ..) => {
-                format!("{label} has no seed in common with {baseline}, so they are not compared.")
+                format!("{label} has no finished run with a seed of {baseline}'s, so they are not compared.")
             }
             (Verdict::OneSeed, ..) | (_, None, _) | (_, _, None) => {
                 format!("{label} ends {size} in {metric}. One seed: no interval.")
@@ -129,6 +133,20 @@ fn sentences(compared: &[Compared<'_>], baseline: &str, metric: &str) -> Vec<Str
         });
     }
     sentences
+}
+
+/// A warning if runs differ in more than what is compared.
+fn unfair(groups: &[Group]) -> Option<String> {
+    let settings: Vec<_> = groups.iter().map(|group| group.first().settings.clone()).collect();
+    let fair = |key: &String| {
+        let kept = ["seed", "train.nag_alpha_warmup", "optimizer.nag_gate_slowdown"];
+        kept.contains(&key.as_str()) || key.starts_with("residual.")
+    };
+    let other: Vec<String> = differing(&settings).into_iter().filter(|key| !fair(key)).collect();
+    let words = other.join(", ");
+    (!other.is_empty()).then(|| {
+        format!("Take care: these runs differ in more than their residual stream ({words}), so a difference may come from there.")
+    })
 }
 
 /// `p = 0.034`, or that it is less than can be said.
