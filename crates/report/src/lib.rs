@@ -2,3 +2,5 @@
 
 pub mod figure;
 pub mod run;
+pub mod statistics;
+pub mod suite;

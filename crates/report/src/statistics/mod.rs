@@ -1,0 +1,153 @@
+//! Whether a difference is more than luck: means with intervals, paired tests, corrections, and words for them.
+
+mod bootstrap;
+mod speedup;
+pub mod student;
+#[cfg(test)]
+mod tests;
+
+pub use bootstrap::RESAMPLES;
+pub use speedup::{Curve, SpeedUp, equal_loss_speedup, smoothed};
+
+use serde::Serialize;
+use std::fmt;
+
+/// Below this p-value a difference is called one.
+pub const LEVEL: f64 = 0.05;
+
+/// What several values have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Finite values.
+    pub n: usize,
+    /// Values that are not finite, and left out.
+    pub left_out: usize,
+    /// Their mean; NaN if there are none.
+    pub mean: f64,
+    /// Their standard deviation, of two values or more.
+    pub sd: Option<f64>,
+    /// Where the mean lies with 95 % confidence, by Student's t, of two values or more.
+    pub interval95: Option<(f64, f64)>,
+}
+
+/// Summarises the finite ones of some values.
+pub fn summary(values: &[f64]) -> Summary {
+    let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    let n = finite.len();
+    let mean = finite.iter().sum::<f64>() / n as f64;
+    let squares: f64 = finite.iter().map(|value| (value - mean).powi(2)).sum();
+    let sd = (n >= 2).then(|| (squares / (n - 1) as f64).sqrt());
+    let interval95 = sd.map(|sd| {
+        let half = student::quantile(0.975, (n - 1) as f64) * sd / (n as f64).sqrt();
+        (mean - half, mean + half)
+    });
+    Summary { n, left_out: values.len() - n, mean, sd, interval95 }
+}
+
+/// How much two policies differ when each seed of one is compared with the same seed of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Paired {
+    /// Pairs of finite values.
+    pub n: usize,
+    /// Pairs in which a value is missing or not finite.
+    pub left_out: usize,
+    /// Mean of `a - b`; NaN if there are no pairs.
+    pub mean_difference: f64,
+    /// Where that mean lies with 95 % confidence, by Student's t, of two pairs or more.
+    pub interval95: Option<(f64, f64)>,
+    /// Two-sided p-value of the paired t test, of two pairs or more.
+    pub p_t: Option<f64>,
+    /// Where 95 % of the means lie when pairs are drawn again, of two pairs or more.
+    pub bootstrap_interval95: Option<(f64, f64)>,
+    /// Two-sided p-value among resamples that were moved to mean zero, of two pairs or more.
+    pub p_bootstrap: Option<f64>,
+}
+
+/// Compares `a` with `b` pair by pair; `b` is the baseline. The same seed gives the same resamples.
+pub fn paired(a: &[f64], b: &[f64], seed: u64) -> Paired {
+    let differences: Vec<f64> =
+        a.iter().zip(b).map(|(a, b)| a - b).filter(|difference| difference.is_finite()).collect();
+    let Summary { n, mean, sd, interval95, .. } = summary(&differences);
+    let p_t = sd.map(|sd| match mean.abs() / (sd / (n as f64).sqrt()) {
+        // No difference at all, in any pair.
+        t if t.is_nan() => 1.0,
+        t => student::two_sided(t, (n - 1) as f64),
+    });
+    let bootstrap = (n >= 2).then(|| bootstrap::bootstrap(&differences, seed));
+    Paired {
+        n,
+        left_out: a.len().max(b.len()) - n,
+        mean_difference: mean,
+        interval95,
+        p_t,
+        bootstrap_interval95: bootstrap.map(|(interval, _)| interval),
+        p_bootstrap: bootstrap.map(|(_, p)| p),
+    }
+}
+
+/// Holm's correction: p-values of several comparisons, such that the chance of even one false alarm stays what a
+/// single one's is. What has no p-value is no comparison.
+pub fn holm(p: &[Option<f64>]) -> Vec<Option<f64>> {
+    let mut order: Vec<(usize, f64)> =
+        p.iter().enumerate().filter_map(|(i, p)| Some((i, p.filter(|p| !p.is_nan())?))).collect();
+    order.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut corrected = vec![None; p.len()];
+    let mut largest = 0.0_f64;
+    for (rank, &(place, p)) in order.iter().enumerate() {
+        largest = largest.max((p * (order.len() - rank) as f64).min(1.0));
+        corrected[place] = Some(largest);
+    }
+    corrected
+}
+
+/// Which way is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Losses, seconds, memory.
+    Lower,
+    /// Accuracies, tokens per second.
+    Higher,
+}
+
+/// What can be said of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Better than the baseline, and hardly by luck.
+    Better,
+    /// Worse than the baseline, and hardly by luck.
+    Worse,
+    /// The seeds differ as much as the policies do.
+    NotDistinguishable,
+    /// One pair tells nothing about luck.
+    OneSeed,
+    /// There is no pair.
+    NothingToCompare,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::NotDistinguishable => "not distinguishable",
+            Self::OneSeed => "one seed: no interval",
+            Self::NothingToCompare => "nothing to compare",
+        })
+    }
+}
+
+/// Judges a difference by a p-value: `paired.p_t`, or what [`holm`] made of it where there are several.
+pub fn verdict(paired: &Paired, p: Option<f64>, better: Better) -> Verdict {
+    let good = match better {
+        Better::Lower => paired.mean_difference < 0.0,
+        Better::Higher => paired.mean_difference > 0.0,
+    };
+    match (paired.n, p) {
+        (0, _) => Verdict::NothingToCompare,
+        (1, _) | (_, None) => Verdict::OneSeed,
+        (_, Some(p)) if p < LEVEL && good => Verdict::Better,
+        (_, Some(p)) if p < LEVEL => Verdict::Worse,
+        _ => Verdict::NotDistinguishable,
+    }
+}

@@ -1,0 +1,62 @@
+//! What a comparison left in its folder: `table.json` beside `runs/`.
+
+use crate::figure::Figure;
+use crate::run::RunError;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The result of `hadal compare`, ready to be shown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuiteTable {
+    /// The policy that the others are compared with.
+    pub baseline: String,
+    /// What is compared: `validation loss`.
+    pub metric: String,
+    /// What came out, in sentences, the most important first.
+    pub verdict: Vec<String>,
+    /// Names of the columns, the first being the policy.
+    pub columns: Vec<String>,
+    /// A row for each policy, a text for each column.
+    pub rows: Vec<Vec<String>>,
+    /// Charts of the whole suite.
+    #[serde(default)]
+    pub figures: Vec<Figure>,
+}
+
+impl SuiteTable {
+    /// Its file in a suite's folder.
+    pub const FILE: &str = "table.json";
+    /// The folder of the runs in a suite's folder.
+    pub const RUNS: &str = "runs";
+
+    /// Whether a folder is a suite's: it has runs, if not yet a table.
+    pub fn is_suite(path: &Path) -> bool {
+        path.join(Self::RUNS).is_dir()
+    }
+
+    /// Reads a suite's table, if there is one yet.
+    pub fn read(suite: &Path) -> Result<Option<Self>, RunError> {
+        let path = suite.join(Self::FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path)
+            .map_err(|reason| RunError::Io { path: path.clone(), reason })?;
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| RunError::Damaged { path, reason: error.to_string() })
+    }
+
+    /// Folders of a suite's runs, by name.
+    pub fn runs(suite: &Path) -> Result<Vec<PathBuf>, RunError> {
+        let path = suite.join(Self::RUNS);
+        let entries =
+            fs::read_dir(&path).map_err(|reason| RunError::Io { path: path.clone(), reason })?;
+        let mut runs: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        runs.retain(|path| crate::run::Run::is_run(path));
+        runs.sort();
+        Ok(runs)
+    }
+}
