@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod bench;
+mod compare;
 mod completions;
 mod data;
 mod generate;
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Generate(generate::Generate),
     Bench(bench::Bench),
     Completions(completions::Completions),
+    Compare(compare::Compare),
 }
 
 impl Command {
@@ -38,6 +40,7 @@ impl Command {
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
+            Self::Compare(command) => command.run(),
         }
     }
 }

@@ -106,7 +106,8 @@ pub fn execute(
     watch: &mut dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Vec<End>, CompareError> {
-    let mut pool = Pool { tasks, lanes, command, running: Vec::new(), ends: vec![None; tasks.len()] };
+    let mut pool =
+        Pool { tasks, lanes, command, running: Vec::new(), ends: vec![None; tasks.len()] };
     let mut waiting: Vec<(usize, Option<Instant>)> = Vec::new();
     for (index, task) in tasks.iter().enumerate() {
         match status(&task.run) {
@@ -145,7 +146,8 @@ pub fn execute(
         }
         sleep(TICK);
     }
-    Ok(pool.ends.into_iter().map(|end| end.unwrap_or(End::Stopped)).collect())
+    let ends = std::mem::take(&mut pool.ends);
+    Ok(ends.into_iter().map(|end| end.unwrap_or(End::Stopped)).collect())
 }
 
 struct Pool<'a> {
@@ -312,16 +314,14 @@ mod tests {
     fn a_run_that_fails_does_not_stop_the_others() {
         let directory = TempDir::new().unwrap();
         let tasks = tasks(directory.path(), &["a", "b", "c"]);
-        let script = "case $RUN in *b) echo 'error: it fell over'; exit 1;; esac; mkdir -p $RUN/model";
+        let script =
+            "case $RUN in *b) echo 'error: it fell over'; exit 1;; esac; mkdir -p $RUN/model";
         let command = |start: Start<'_>| shell(script, start);
         let stop = AtomicBool::new(false);
         let ends = execute(&tasks, TWO, &command, &mut Nobody, &stop).unwrap();
         assert_eq!(ends, [End::Done, End::Failed("it fell over".into()), End::Done]);
         let again = execute(&tasks, TWO, &command, &mut Nobody, &stop).unwrap();
-        assert_eq!(
-            again,
-            [End::DoneBefore, End::Failed("it fell over".into()), End::DoneBefore]
-        );
+        assert_eq!(again, [End::DoneBefore, End::Failed("it fell over".into()), End::DoneBefore]);
     }
 
     #[test]
@@ -368,7 +368,8 @@ mod tests {
         let mut tasks = tasks(directory.path(), &["a", "b"]);
         tasks[0].work = 3.0;
         fs::create_dir_all(directory.path().join("a/model")).unwrap();
-        let script = "mkdir $RUN; echo '{\"step\": 5}' > $RUN/metrics.jsonl; sleep 0.5; mkdir $RUN/model";
+        let script =
+            "mkdir $RUN; echo '{\"step\": 5}' > $RUN/metrics.jsonl; sleep 0.5; mkdir $RUN/model";
         let mut watch = Most(Progress::default());
         let command = |start: Start<'_>| shell(script, start);
         execute(&tasks, TWO, &command, &mut watch, &AtomicBool::new(false)).unwrap();

@@ -97,9 +97,8 @@ impl SuiteFolder {
 
     fn task(&self, run: &PlannedRun, folder: PathBuf) -> Result<Task, CompareError> {
         let settings = self.path.join("settings").join(format!("{}.toml", run.name));
-        let text = toml::to_string(&run.config).map_err(|error| {
-            io_error("write", &settings)(std::io::Error::other(error))
-        })?;
+        let text = toml::to_string(&run.config)
+            .map_err(|error| io_error("write", &settings)(std::io::Error::other(error)))?;
         fs::write(&settings, text).map_err(io_error("write", &settings))?;
         Ok(Task {
             name: run.name.clone(),
@@ -166,7 +165,7 @@ impl SuiteFolder {
             if speeds.is_empty() {
                 return Err(no_pace("no step was recorded".into()));
             }
-            pace.insert(task.name.clone(), planned.tokens_per_step as f64 / median(&speeds));
+            pace.insert(task.name.clone(), planned.tokens_per_step as f64 / median(speeds));
         }
         write_json(&file, &pace)?;
         fs::remove_dir_all(&directory).map_err(io_error("remove", &directory))?;

@@ -125,8 +125,7 @@ impl Suite {
         // FLOPs are exactly its own steps.
         let steps = steps.round();
         if !(1.0..=1e15).contains(&steps) {
-            let problem =
-                format!("would give {} {steps} steps; write another amount", run.cell());
+            let problem = format!("would give {} {steps} steps; write another amount", run.cell());
             let (origin, field) = (self.origin().into(), field.into());
             return Err(CompareError::Refused { origin, field, problem });
         }

@@ -58,8 +58,7 @@ pub struct Variant {
 }
 
 /// Keys of a suite that no run has.
-const HEAD: [&str; 7] =
-    ["baseline", "seeds", "depths", "threads", "iso_flop", "budget", "preset"];
+const HEAD: [&str; 7] = ["baseline", "seeds", "depths", "threads", "iso_flop", "budget", "preset"];
 
 #[derive(Deserialize)]
 struct Head {
@@ -145,12 +144,18 @@ impl Suite {
             return Err(refuse("variant", format!("`{twice}` is there twice; rename one")));
         }
         let Some(first) = names.first() else {
-            return Err(refuse("variant", "is missing; write a [[variant]] for each policy".into()));
+            return Err(refuse(
+                "variant",
+                "is missing; write a [[variant]] for each policy".into(),
+            ));
         };
         let baseline = head.baseline.unwrap_or_else(|| (*first).to_owned());
         if !names.contains(&baseline.as_str()) {
             let known = names.join(", ");
-            return Err(refuse("baseline", format!("`{baseline}` is no variant; there are {known}")));
+            return Err(refuse(
+                "baseline",
+                format!("`{baseline}` is no variant; there are {known}"),
+            ));
         }
         if head.seeds.is_empty() {
             return Err(refuse("seeds", "is empty; write at least one, better three".into()));
