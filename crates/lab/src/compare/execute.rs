@@ -195,13 +195,10 @@ impl Pool<'_> {
                     let end = match (code.code(), status(&task.run)) {
                         (Some(0), Status::Done) => End::Done,
                         (Some(130), _) => End::Stopped,
-                        (code_or_signal, _) => {
-                            let said = last_words(&task.log);
-                            match (said, code_or_signal) {
-                                (Some(said), _) => End::Failed(said),
-                                (None, _) => End::Failed(format!("its process ended ({code})")),
-                            }
-                        }
+                        _ => End::Failed(
+                            last_words(&task.log)
+                                .unwrap_or_else(|| format!("its process ended ({code})")),
+                        ),
                     };
                     self.end(index, end, watch);
                 }
@@ -249,12 +246,11 @@ impl Drop for Pool<'_> {
     }
 }
 
-/// The message of the last error, without its colour.
+/// The message of the last error.
 fn last_words(log: &Path) -> Option<String> {
     let text = fs::read(log).ok()?;
     let text = String::from_utf8_lossy(&text);
-    let error = text.lines().rev().find_map(|line| line.strip_prefix("error: "));
-    error.or_else(|| text.lines().rev().find(|line| !line.trim().is_empty())).map(str::to_owned)
+    text.lines().rev().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned)
 }
 
 /// Steps that a run has recorded, from the end of its metrics.

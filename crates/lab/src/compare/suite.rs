@@ -211,14 +211,11 @@ impl Suite {
         depth: Option<usize>,
         seed: u64,
     ) -> Result<RunConfig, CompareError> {
-        let mut layers = self.settings.clone().with_seed(seed);
         let depth = depth.map(|depth| format!("model.n_layers={depth}"));
-        let mut made = layers.with_residual(&variant.residual);
-        for setting in variant.recipe.iter().chain(&depth) {
-            layers = made.map_err(self.wrong())?;
-            made = layers.with_setting(setting);
-        }
-        made.and_then(Layers::finish).map_err(self.wrong())
+        let layers = self.settings.clone().with_seed(seed).with_residual(&variant.residual);
+        let settings = variant.recipe.iter().chain(&depth);
+        let layers = settings.fold(layers, |layers, setting| layers?.with_setting(setting));
+        layers.and_then(Layers::finish).map_err(self.wrong())
     }
 
     fn wrong(&self) -> impl Fn(crate::train::RunConfigError) -> CompareError {

@@ -37,7 +37,7 @@ impl Results {
         columns.push(("runs", |cell| format!("{}/{}", cell.done.0, cell.done.1)));
         columns.push(("train loss", |cell| with_spread(&cell.train_loss, 4, 1.0)));
         columns.push(("validation loss", |cell| with_spread(&cell.validation_loss, 4, 1.0)));
-        columns.push(("difference", |cell| compared(cell, |a| difference(a))));
+        columns.push(("difference", |cell| compared(cell, difference)));
         columns.push(("95 % interval", |cell| {
             compared(cell, |a| or_dash(a.paired.interval95.map(interval)))
         }));
@@ -83,10 +83,10 @@ impl Results {
                 RunState::Stopped => sentences.push(format!("{} is not done yet.", run.name)),
             }
         }
-        let undecided = self.cells.iter().filter_map(|cell| cell.against.as_ref());
-        let undecided = undecided.map(|against| against.verdict);
+        let mut verdicts =
+            self.cells.iter().filter_map(|cell| Some(cell.against.as_ref()?.verdict));
         if self.seeds.len() <= FEW_SEEDS
-            && undecided.into_iter().any(|verdict| verdict == Verdict::NotDistinguishable)
+            && verdicts.any(|verdict| verdict == Verdict::NotDistinguishable)
         {
             sentences.push(format!(
                 "\"Not distinguishable\" is no proof of equality: {} seeds show only differences that are large against those between seeds.",
