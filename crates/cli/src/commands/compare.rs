@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use clap::Args;
 use hadal_lab::compare::{
-    Budget, CompareError, End, Lanes, Pace, PlannedRun, Progress, Results, RunState, Start, Suite,
+    Budget, CompareError, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite,
     SuiteFolder, Task, Watch, compare,
 };
 use hadal_report::suite::SuiteTable;
