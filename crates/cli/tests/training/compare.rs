@@ -150,7 +150,7 @@ fn a_suite_that_is_asked_to_stop_says_how_to_go_on() {
     let directory = temporary();
     let suite = written(directory.path(), "seeds = [0]", THREE);
     let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
-    let more = |command: &mut Command| set(command, &["train.steps=300"]);
+    let more = |command: &mut Command| set(command, &["train.steps=120"]);
     let mut command = compare(&suite, &whole);
     more(&mut command);
     finish(&mut command).succeeded();
