@@ -1,7 +1,8 @@
-//! What is done with models: proving that they compute what the papers say, training them, and
-//! measuring how fast they are.
+//! What is done with models: proving that they compute what the papers say, training and comparing
+//! them, and measuring how fast they are.
 
 pub mod bench;
+pub mod compare;
 pub mod data;
 pub mod optim;
 mod parity;

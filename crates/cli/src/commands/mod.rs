@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod bench;
+mod compare;
 mod completions;
 mod data;
 mod generate;
@@ -26,6 +27,7 @@ pub(crate) enum Command {
     Bench(bench::Bench),
     Report(report::Report),
     Completions(completions::Completions),
+    Compare(compare::Compare),
 }
 
 impl Command {
@@ -41,6 +43,7 @@ impl Command {
             Self::Bench(command) => command.run(),
             Self::Report(command) => command.run(),
             Self::Completions(command) => command.run(),
+            Self::Compare(command) => command.run(),
         }
     }
 }

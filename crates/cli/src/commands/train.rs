@@ -15,7 +15,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Train a model
 ///
@@ -62,6 +62,9 @@ pub(crate) struct Train {
     /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
     #[arg(long)]
     dry_run: bool,
+    /// Save and stop when standard input ends: whoever started this run has gone
+    #[arg(long, hide = true)]
+    leash: bool,
 }
 
 impl Train {
@@ -84,7 +87,7 @@ impl Train {
             }
         };
         let folder = self.resume.clone().or(self.out.clone());
-        train(trainer, folder)
+        train(trainer, folder, self.leash)
     }
 
     fn settings(&self) -> Result<RunConfig, hadal_lab::train::RunConfigError> {
@@ -142,10 +145,13 @@ fn tell(message: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{message}")
 }
 
-fn train(mut trainer: Trainer, folder: Option<PathBuf>) -> Result<ExitCode, Failure> {
+fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     hadal_lab::train::stop_on_signals(&stop)
         .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
+    if leash {
+        stop_at_end_of_input(&stop);
+    }
     // A pool that cannot be made is made by rayon itself when it is first needed.
     let _ = start_pool(None);
     let mut progress = Progress::new(&trainer);
@@ -173,6 +179,16 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>) -> Result<ExitCode, Fail
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The stop has the same way out as a signal's: the state is saved first.
+fn stop_at_end_of_input(stop: &Arc<AtomicBool>) {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        // What cannot be read has ended, too.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 fn describe(evaluation: &Evaluation) -> String {

@@ -14,7 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 6] = ["policies", "parity", "inspect", "generate", "bench", "completions"];
+const COMMANDS: [&str; 7] =
+    ["policies", "parity", "inspect", "generate", "bench", "completions", "compare"];
 
 #[test]
 fn completions_name_every_command() {

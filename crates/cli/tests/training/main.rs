@@ -4,6 +4,7 @@
 // `--nocapture` shows how many kills landed where, which no assertion should depend on.
 #![allow(clippy::print_stdout)]
 
+mod compare;
 mod damage;
 mod failures;
 mod kill;

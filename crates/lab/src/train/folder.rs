@@ -1,13 +1,14 @@
 //! Everything of a run in one folder.
 //!
 //! `config.toml` (resolved settings), `run.json` (commit, versions, machine), `metrics.jsonl`,
-//! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `model/`.
+//! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `outcome.json` and `model/`.
 
 use super::config::{RunConfig, RunConfigError};
 use serde_json::json;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A run's folder, locked for one process.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl RunFolder {
     fn lock(path: &Path) -> Result<Self, RunFolderError> {
         let file = path.join("lock");
         let lock = File::create(&file).map_err(io_error("write", &file))?;
-        match lock.try_lock() {
+        match patiently(|| lock.try_lock()) {
             Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(RunFolderError::Busy { path: path.into() }),
             Err(TryLockError::Error(reason)) => Err(io_error("lock", &file)(reason)),
@@ -166,6 +167,17 @@ impl RunFolder {
             .and_then(|()| file.sync_all())
             .map_err(io_error("write", &path))
     }
+}
+
+/// Whoever looks at a run holds its lock for a moment, to see whether somebody is at work.
+fn patiently(try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
+    for _ in 0..10 {
+        match try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            other => return other,
+        }
+    }
+    try_lock()
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunFolderError {

@@ -9,6 +9,7 @@ use super::folder::RunFolder;
 use super::gradient::{Gradients, accumulate, loss_and_gradient};
 use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
+use super::outcome;
 use super::state::{self, State};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
@@ -175,6 +176,8 @@ impl Trainer {
         // Before the last evaluation, which resuming repeats: it must not be in the logs twice.
         self.checkpoint(observer)?;
         let evaluation = self.evaluate(observer)?;
+        // Before the model, whose presence says that a run is done.
+        self.write_outcome()?;
         self.save_model()?;
         Ok(Finished::Done { evaluation, model: self.folder.model() })
     }
@@ -362,9 +365,18 @@ impl Trainer {
         let best = self.state.best.map(|(_, step)| step);
         let kept: Vec<u64> = best.into_iter().chain(self.anchor()?).collect();
         self.folder.prune(self.config.checkpoint.keep, &kept)?;
+        outcome::note_peak(self.folder.path())
+            .map_err(|reason| TrainError::Logs { path: self.folder.path().into(), reason })?;
         self.last_saved = Instant::now();
         observer.saved(self.state.step, &path);
         Ok(())
+    }
+
+    fn write_outcome(&self) -> Result<(), TrainError> {
+        let shapes = self.decoder.declared().iter().map(|declared| &declared.shape);
+        let parameters = shapes.map(|shape| shape.iter().product::<usize>() as u64).sum();
+        outcome::write_outcome(self.folder.path(), parameters)
+            .map_err(|reason| TrainError::Logs { path: self.folder.path().into(), reason })
     }
 
     fn save_model(&self) -> Result<(), TrainError> {
@@ -414,7 +426,7 @@ fn fingerprint(config: &RunConfig) -> String {
 }
 
 /// The model for the data; its vocabulary must hold the data's.
-pub(super) fn model_config(config: &RunConfig, feed: &Feed) -> Result<ModelConfig, TrainError> {
+pub(crate) fn model_config(config: &RunConfig, feed: &Feed) -> Result<ModelConfig, TrainError> {
     let model = config.model.resolve(&config.residual, feed.vocab_size(), feed.seq_len());
     model.check_fresh()?;
     if model.vocab_size < feed.vocab_size() {

@@ -1,0 +1,368 @@
+//! What the runs of a suite came to, in numbers.
+
+use super::error::CompareError;
+use super::execute::End;
+use super::folder::SuiteFolder;
+use super::plan::PlannedRun;
+use super::suite::Suite;
+use hadal_report::run::{Run, Status, StepPoint, status};
+use hadal_report::statistics::{
+    Better, Curve, Paired, SpeedUp, Summary, Verdict, equal_loss_speedup, holm, paired, summary,
+    verdict,
+};
+use serde::Serialize;
+
+/// What is compared.
+pub const METRIC: &str = "validation loss";
+/// Of the bootstrap: the same runs give the same p-values.
+const RESAMPLING_SEED: u64 = 0;
+
+/// Everything that is known of a suite.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// The variant that the others are compared with.
+    pub baseline: String,
+    /// What is compared.
+    pub metric: &'static str,
+    /// Seeds.
+    pub seeds: Vec<u64>,
+    /// Comparisons that Holm's correction counts.
+    pub comparisons: usize,
+    /// Each variant at each depth, in the order of the suite.
+    pub cells: Vec<Cell>,
+    /// Each run.
+    pub runs: Vec<RunResult>,
+}
+
+/// A variant at a depth, over all seeds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// The variant.
+    pub variant: String,
+    /// Its policy with all settings.
+    pub policy: String,
+    /// Blocks, where the suite goes through several numbers of them.
+    pub depth: Option<usize>,
+    /// Parameters of its model.
+    pub parameters: u64,
+    /// Optimiser steps of each run.
+    pub steps: u64,
+    /// FLOPs of each run.
+    pub flops: f64,
+    /// Mean loss over the last tenth of the steps.
+    pub train_loss: Summary,
+    /// At the end.
+    pub validation_loss: Summary,
+    /// At the end, where there are answers.
+    pub accuracy: Option<Summary>,
+    /// Medians of runs.
+    pub tokens_per_second: Summary,
+    /// Of the processes, in MB (10^6 bytes).
+    pub peak_rss_mb: Summary,
+    /// Runs that count, and all of them.
+    pub done: (usize, usize),
+    /// How it compares with the baseline at the same depth; nothing for the baseline itself.
+    pub against: Option<Against>,
+}
+
+/// A variant against the baseline, seed by seed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Against {
+    /// The baseline's mean over the same seeds is taken away.
+    pub paired: Paired,
+    /// The t test's p-value, corrected for all comparisons of the suite.
+    pub p_holm: Option<f64>,
+    /// In a word.
+    pub verdict: Verdict,
+    /// How many times fewer tokens lead to the baseline's last validation loss.
+    pub speed_up_tokens: SpeedUp,
+    /// How many times less time of training does.
+    pub speed_up_seconds: SpeedUp,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", content = "said", rename_all = "snake_case")]
+pub enum RunState {
+    /// It counts.
+    Done,
+    /// Its numbers stopped being numbers.
+    Diverged(String),
+    /// Its process failed.
+    Failed(String),
+    /// It can go on.
+    Stopped,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunResult {
+    /// Its folder under `runs`.
+    pub name: String,
+    /// The variant.
+    pub variant: String,
+    /// Blocks, where the suite goes through several numbers of them.
+    pub depth: Option<usize>,
+    /// The seed.
+    pub seed: u64,
+    /// How it ended.
+    #[serde(flatten)]
+    pub state: RunState,
+    /// Mean loss over the last tenth of the steps.
+    pub train_loss: Option<f64>,
+    /// At the end.
+    pub validation_loss: Option<f64>,
+    /// At the end, where there are answers.
+    pub accuracy: Option<f64>,
+    /// Median over steps.
+    pub tokens_per_second: Option<f64>,
+    /// Time of training steps.
+    pub seconds: Option<f64>,
+    /// Of its process, in MB (10^6 bytes).
+    pub peak_rss_mb: Option<f64>,
+    /// Evaluations on the way.
+    #[serde(skip)]
+    pub curve: Vec<Point>,
+}
+
+/// An evaluation on the way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Tokens learnt from.
+    pub tokens: f64,
+    /// Time of training steps.
+    pub seconds: f64,
+    /// Spent so far.
+    pub flops: f64,
+    /// On held-out data.
+    pub loss: f64,
+    /// Share of right answers, where there are answers.
+    pub accuracy: Option<f64>,
+}
+
+impl Results {
+    /// Reads what the runs of a plan left.
+    pub fn read(
+        suite: &Suite,
+        folder: &SuiteFolder,
+        plan: &[PlannedRun],
+        ends: &[End],
+    ) -> Result<Self, CompareError> {
+        let runs =
+            plan.iter().zip(ends).map(|(planned, end)| RunResult::read(folder, planned, end));
+        Ok(Self::of(suite, plan, runs.collect::<Result<_, _>>()?))
+    }
+
+    /// Compares runs, one for each of the plan.
+    pub(super) fn of(suite: &Suite, plan: &[PlannedRun], runs: Vec<RunResult>) -> Self {
+        let mut cells: Vec<Cell> = Vec::new();
+        for depth in suite.each_depth() {
+            for variant in &suite.variants {
+                let is_mine = |run: &&PlannedRun| run.variant == variant.name && run.depth == depth;
+                let Some(planned) = plan.iter().find(is_mine) else { continue };
+                let mine = select(&runs, &variant.name, depth);
+                let mut cell = Cell::of(planned, &mine);
+                if variant.name != suite.baseline {
+                    let baseline = select(&runs, &suite.baseline, depth);
+                    cell.against = Some(Against::of(&mine, &baseline));
+                }
+                cells.push(cell);
+            }
+        }
+        let mut against: Vec<&mut Against> =
+            cells.iter_mut().filter_map(|cell| cell.against.as_mut()).collect();
+        let p: Vec<Option<f64>> = against.iter().map(|against| against.paired.p_t).collect();
+        for (against, p) in against.iter_mut().zip(holm(&p)) {
+            against.p_holm = p;
+            against.verdict = verdict(&against.paired, p, Better::Lower);
+        }
+        Self {
+            baseline: suite.baseline.clone(),
+            metric: METRIC,
+            seeds: suite.seeds.clone(),
+            comparisons: p.iter().flatten().count(),
+            cells,
+            runs,
+        }
+    }
+
+    /// Whether every run counts.
+    pub fn is_complete(&self) -> bool {
+        self.runs.iter().all(|run| run.state == RunState::Done)
+    }
+
+    /// The runs of a variant at a depth, by seed.
+    pub(super) fn of_cell(&self, cell: &Cell) -> Vec<&RunResult> {
+        select(&self.runs, &cell.variant, cell.depth)
+    }
+}
+
+fn select<'a>(runs: &'a [RunResult], variant: &str, depth: Option<usize>) -> Vec<&'a RunResult> {
+    runs.iter().filter(|run| run.variant == variant && run.depth == depth).collect()
+}
+
+fn all(runs: &[&RunResult], value: impl Fn(&RunResult) -> Option<f64>) -> Vec<f64> {
+    runs.iter().filter(|run| run.counts()).filter_map(|run| value(run)).collect()
+}
+
+impl Cell {
+    fn of(planned: &PlannedRun, runs: &[&RunResult]) -> Self {
+        let accuracy = all(runs, |run| run.accuracy);
+        Self {
+            variant: planned.variant.clone(),
+            policy: planned.config.residual.to_string(),
+            depth: planned.depth,
+            parameters: planned.parameters,
+            steps: planned.steps,
+            flops: planned.flops(),
+            train_loss: summary(&all(runs, |run| run.train_loss)),
+            validation_loss: summary(&all(runs, |run| run.validation_loss)),
+            accuracy: (!accuracy.is_empty()).then(|| summary(&accuracy)),
+            tokens_per_second: summary(&all(runs, |run| run.tokens_per_second)),
+            peak_rss_mb: summary(&all(runs, |run| run.peak_rss_mb)),
+            done: (runs.iter().filter(|run| run.counts()).count(), runs.len()),
+            against: None,
+        }
+    }
+
+    /// The variant, at its depth.
+    pub fn name(&self) -> String {
+        match self.depth {
+            Some(depth) => format!("{} at {depth} blocks", self.variant),
+            None => self.variant.clone(),
+        }
+    }
+}
+
+impl Against {
+    /// Only seeds of which both runs count.
+    fn of(mine: &[&RunResult], baseline: &[&RunResult]) -> Self {
+        let pairs: Vec<(&RunResult, &RunResult)> = mine
+            .iter()
+            .filter_map(|run| Some((*run, *baseline.iter().find(|other| other.seed == run.seed)?)))
+            .filter(|(run, other)| run.counts() && other.counts())
+            .collect();
+        let (mine, baseline): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let paired = paired(
+            &all(&mine, |run| run.validation_loss),
+            &all(&baseline, |run| run.validation_loss),
+            RESAMPLING_SEED,
+        );
+        let speed_up = |x: fn(&Point) -> f64| {
+            let (mine, baseline) = (mean_curve(&mine), mean_curve(&baseline));
+            let split = |curve: &[Point]| -> (Vec<f64>, Vec<f64>) {
+                curve.iter().map(|point| (x(point), point.loss)).unzip()
+            };
+            let ((x, loss), (base_x, base_loss)) = (split(&mine), split(&baseline));
+            let base = Curve { x: &base_x, loss: &base_loss };
+            equal_loss_speedup(base, Curve { x: &x, loss: &loss }, 1)
+        };
+        Self {
+            paired,
+            p_holm: None,
+            verdict: Verdict::NothingToCompare,
+            speed_up_tokens: speed_up(|point| point.tokens),
+            speed_up_seconds: speed_up(|point| point.seconds),
+        }
+    }
+}
+
+/// The mean of several curves, as far as all of them go.
+pub(super) fn mean_curve(runs: &[&RunResult]) -> Vec<Point> {
+    let length = runs.iter().map(|run| run.curve.len()).min().unwrap_or(0);
+    let mean = |at: usize, value: fn(&Point) -> f64| {
+        runs.iter().map(|run| value(&run.curve[at])).sum::<f64>() / runs.len() as f64
+    };
+    let accuracy = |at: usize| {
+        let values: Option<Vec<f64>> = runs.iter().map(|run| run.curve[at].accuracy).collect();
+        values.map(|values| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let point = |at| Point {
+        tokens: mean(at, |p| p.tokens),
+        seconds: mean(at, |p| p.seconds),
+        flops: mean(at, |p| p.flops),
+        loss: mean(at, |p| p.loss),
+        accuracy: accuracy(at),
+    };
+    (0..length).map(point).collect()
+}
+
+impl RunResult {
+    /// Whether its numbers are part of the comparison.
+    pub fn counts(&self) -> bool {
+        self.state == RunState::Done
+    }
+
+    fn read(folder: &SuiteFolder, planned: &PlannedRun, end: &End) -> Result<Self, CompareError> {
+        let path = folder.run(&planned.name);
+        let mut result = Self {
+            name: planned.name.clone(),
+            variant: planned.variant.clone(),
+            depth: planned.depth,
+            seed: planned.seed,
+            state: match end {
+                End::Done | End::DoneBefore => RunState::Done,
+                End::Stopped => RunState::Stopped,
+                End::Failed(said) if status(&path) == Status::Failed => {
+                    RunState::Diverged(said.clone())
+                }
+                End::Failed(said) => RunState::Failed(said.clone()),
+            },
+            train_loss: None,
+            validation_loss: None,
+            accuracy: None,
+            tokens_per_second: None,
+            seconds: None,
+            peak_rss_mb: None,
+            curve: Vec::new(),
+        };
+        if !Run::is_run(&path) {
+            return Ok(result);
+        }
+        let run = Run::read(&path)?;
+        result.curve = curve(&run, planned);
+        if !result.counts() {
+            return Ok(result);
+        }
+        let last = run.evaluations.last();
+        result.train_loss = last_losses(&run.steps);
+        result.validation_loss = last.and_then(|last| last.loss);
+        result.accuracy = last.and_then(|last| last.accuracy);
+        if let Some(outcome) = run.outcome {
+            result.tokens_per_second = Some(outcome.tokens_per_second);
+            result.seconds = Some(outcome.seconds);
+            result.peak_rss_mb = Some(outcome.peak_rss_mb).filter(|&mb| mb > 0.0);
+        }
+        if !result.validation_loss.is_some_and(f64::is_finite) {
+            result.state = RunState::Diverged("its last validation loss is no number".into());
+        }
+        Ok(result)
+    }
+}
+
+fn last_losses(steps: &[StepPoint]) -> Option<f64> {
+    let tenth = (steps.len() / 10).max(1);
+    let last = &steps[steps.len().saturating_sub(tenth)..];
+    let losses: Option<Vec<f64>> = last.iter().map(|step| step.loss).collect();
+    let losses = losses.filter(|losses| !losses.is_empty())?;
+    Some(losses.iter().sum::<f64>() / losses.len() as f64)
+}
+
+fn curve(run: &Run, planned: &PlannedRun) -> Vec<Point> {
+    let tokens = planned.tokens_per_step as f64;
+    let mut seconds = 0.0;
+    let mut steps = run.steps.iter().peekable();
+    let points = run.evaluations.iter().filter_map(|evaluation| {
+        while let Some(step) = steps.next_if(|step| step.step <= evaluation.step) {
+            seconds += tokens / step.tokens_per_second.unwrap_or(f64::NAN);
+        }
+        Some(Point {
+            tokens: tokens * evaluation.step as f64,
+            seconds,
+            flops: planned.flops_per_step * evaluation.step as f64,
+            loss: evaluation.loss?,
+            accuracy: evaluation.accuracy,
+        })
+    });
+    points.collect()
+}
