@@ -1,8 +1,9 @@
-//! What is done with models: proving that they compute what the papers say, training them, and
-//! measuring how fast they are.
+//! What is done with models: proving that they compute what the papers say, training them, looking
+//! into them, and measuring how fast they are.
 
 pub mod bench;
 pub mod data;
+pub mod diagnose;
 pub mod optim;
 mod parity;
 pub mod pool;

@@ -3,6 +3,7 @@
 mod bench;
 mod completions;
 mod data;
+mod diagnose;
 mod generate;
 mod inspect;
 mod parity;
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Generate(generate::Generate),
     Bench(bench::Bench),
     Completions(completions::Completions),
+    Diagnose(diagnose::Diagnose),
 }
 
 impl Command {
@@ -38,6 +40,7 @@ impl Command {
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
+            Self::Diagnose(command) => command.run(),
         }
     }
 }

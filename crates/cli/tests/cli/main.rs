@@ -1,6 +1,7 @@
 //! The command line as its users meet it: every test starts the real binary.
 
 mod bench;
+mod diagnose;
 mod formats;
 mod generate;
 mod hostile;
@@ -13,7 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 6] = ["policies", "parity", "inspect", "generate", "bench", "completions"];
+const COMMANDS: [&str; 7] =
+    ["policies", "parity", "inspect", "generate", "bench", "completions", "diagnose"];
 
 #[test]
 fn completions_name_every_command() {

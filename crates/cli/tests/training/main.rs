@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout)]
 
 mod damage;
+mod diagnose;
 mod failures;
 mod kill;
 mod resume;
