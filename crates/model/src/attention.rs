@@ -183,13 +183,7 @@ impl Attention {
     /// # Shapes
     /// - `key`: `[B, kv heads, S, head_dim]`
     /// - output: `[B, kv heads, heads / kv heads * T, S + slots]`
-    fn mixture(
-        &self,
-        x: Tensor<3>,
-        rope: &Rope,
-        key: Tensor<4>,
-        slots: &[KeyValue],
-    ) -> Tensor<4> {
+    fn mixture(&self, x: Tensor<3>, rope: &Rope, key: Tensor<4>, slots: &[KeyValue]) -> Tensor<4> {
         let [batch, time, _] = x.dims();
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
         let group = self.heads / kv;

@@ -94,9 +94,9 @@ impl Diagnose {
         let summaries: Vec<Summary> = found.iter().map(|d| d.summary.clone()).collect();
         let figures = match found.len() {
             1 => found.remove(0).figures,
-            _ => overlay(
-                &found.into_iter().map(|d| (d.summary.name, d.figures)).collect::<Vec<_>>(),
-            ),
+            _ => {
+                overlay(&found.into_iter().map(|d| (d.summary.name, d.figures)).collect::<Vec<_>>())
+            }
         };
         write(&out, &figures, &summaries).map_err(failed)?;
         if self.json {
@@ -146,8 +146,7 @@ fn failed(error: DiagnoseError) -> Failure {
 }
 
 fn bar(name: &str) -> ProgressBar {
-    let bar =
-        if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{msg} {bar:24} {pos}/{len} passes, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.with_message(name.to_owned())
@@ -174,7 +173,10 @@ fn show(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     if let Some(ratio) = summary.gradient_ratio {
-        writeln!(out, "  gradients     {ratio:.2} times as large behind the first block as behind the last")?;
+        writeln!(
+            out,
+            "  gradients     {ratio:.2} times as large behind the first block as behind the last"
+        )?;
     }
     show_removals(summary, out)?;
     if let Some(largest) = &summary.largest {

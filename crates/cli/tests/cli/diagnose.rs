@@ -66,7 +66,10 @@ fn scripts_get_json_and_only_what_they_ask_for() {
     let said = run(command.args(["--only", "sink,output", "--json"])).succeeded();
     let json: Value = serde_json::from_str(&said.stdout).unwrap();
     assert_eq!(said.stderr, "");
-    assert_eq!(json["figures"], serde_json::json!(["output-rms", "stream-growth", "attention-sink"]));
+    assert_eq!(
+        json["figures"],
+        serde_json::json!(["output-rms", "stream-growth", "attention-sink"])
+    );
     assert!(json["models"][0]["loss"].is_f64(), "{json}");
     assert_eq!(names(&out, "json"), ["attention-sink", "output-rms", "stream-growth"]);
 }

@@ -105,8 +105,7 @@ impl Activations {
 /// All numbers of one row in one stream, token by token.
 fn sequence(values: &Values, row: usize, stream: usize) -> impl Iterator<Item = f32> {
     let time = values.time();
-    (row * time..(row + 1) * time)
-        .flat_map(move |token| values.row(token, stream).iter().copied())
+    (row * time..(row + 1) * time).flat_map(move |token| values.row(token, stream).iter().copied())
 }
 
 impl Diagnostic for Activations {

@@ -39,10 +39,7 @@ pub(crate) fn reference(name: impl Into<String>, y: impl IntoIterator<Item = f64
     Line { dashed: true, ..line(name, y.into_iter().map(Some)) }
 }
 
-pub(crate) fn bars(
-    name: impl Into<String>,
-    values: impl IntoIterator<Item = Option<f64>>,
-) -> Bars {
+pub(crate) fn bars(name: impl Into<String>, values: impl IntoIterator<Item = Option<f64>>) -> Bars {
     Bars { name: name.into(), values: values.into_iter().map(finite).collect(), errors: None }
 }
 

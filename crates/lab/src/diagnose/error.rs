@@ -83,7 +83,9 @@ pub enum DiagnoseError {
         path: PathBuf,
     },
     /// The model does not compute numbers.
-    #[error("the loss is {loss}: the model's numbers overflow, and no figure of it would mean anything")]
+    #[error(
+        "the loss is {loss}: the model's numbers overflow, and no figure of it would mean anything"
+    )]
     NotFinite {
         /// What it is.
         loss: f64,

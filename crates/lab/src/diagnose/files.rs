@@ -53,10 +53,10 @@ fn csv(figure: &Figure) -> String {
             for line in series {
                 for (i, (x, y)) in line.x.iter().zip(&line.y).enumerate() {
                     let end = |ends: &Vec<f64>| number(ends.get(i).copied());
-                    let (low, high) = line
-                        .band
-                        .as_ref()
-                        .map_or((String::new(), String::new()), |(low, high)| (end(low), end(high)));
+                    let (low, high) =
+                        line.band.as_ref().map_or((String::new(), String::new()), |(low, high)| {
+                            (end(low), end(high))
+                        });
                     row(vec![line.name.clone(), x.to_string(), number(*y), low, high]);
                 }
             }
@@ -94,14 +94,15 @@ fn csv(figure: &Figure) -> String {
             row(["x", "y", "value"].map(String::from).to_vec());
             for (y, cells) in values.iter().enumerate() {
                 for (x, value) in cells.iter().enumerate() {
-                    let at =
-                        (category(&figure.x.categories, x), category(&figure.y.categories, y));
+                    let at = (category(&figure.x.categories, x), category(&figure.y.categories, y));
                     row(vec![at.0, at.1, number(*value)]);
                 }
             }
         }
     }
-    rows.iter().map(|cells| cells.iter().map(|c| quoted(c)).collect::<Vec<_>>().join(",") + "\n").collect()
+    rows.iter()
+        .map(|cells| cells.iter().map(|c| quoted(c)).collect::<Vec<_>>().join(",") + "\n")
+        .collect()
 }
 
 /// As RFC 4180 wants it.

@@ -49,7 +49,9 @@ pub(crate) fn parameters(decoder: &Decoder) -> Option<(Vec<f64>, f64)> {
         let site = name.strip_prefix("residual.").and_then(|n| n.strip_suffix(".alpha"));
         if is_lane(&name) {
             log_gain = value;
-        } else if let Some(alpha) = site.and_then(|site| alphas.get_mut(site.parse::<usize>().ok()?)) {
+        } else if let Some(alpha) =
+            site.and_then(|site| alphas.get_mut(site.parse::<usize>().ok()?))
+        {
             *alpha = value;
         }
     }
@@ -179,7 +181,8 @@ impl Diagnostic for Lanes {
             }
             // A row at a time, because all logits of a row exist at once.
             let found = temperatures(decoder, &Tokens::row(input), &Tokens::row(target))?;
-            let counts = |at: &usize| batch.scored.get(row * time + at).is_none_or(|&scored| scored);
+            let counts =
+                |at: &usize| batch.scored.get(row * time + at).is_none_or(|&scored| scored);
             let tokens = (0..found.len()).filter(counts).map(|at| found[at]);
             self.temperatures.extend(tokens);
         }

@@ -40,9 +40,10 @@ impl Output {
     /// `E |x_l|^2 / E |x_0|^2` behind l = 0, 1, .. blocks.
     pub(crate) fn growth(&self) -> Vec<Option<f64>> {
         let carried = self.carried.iter().any(|mean| mean.get().is_some());
-        let first = self.embedding.get().map(|square| {
-            if carried { square * (2.0 * self.log_gain).exp() } else { square }
-        });
+        let first = self
+            .embedding
+            .get()
+            .map(|square| if carried { square * (2.0 * self.log_gain).exp() } else { square });
         let behind = (0..self.blocks).map(|block| match carried {
             true => self.carried[block].get(),
             false => self.readings[block + 1].get(),

@@ -80,10 +80,8 @@ mod tests {
 
     fn figure(depth: usize) -> Figure {
         let words = Words { name: "output-rms", title: "Size", caption: "How large." };
-        let series = vec![
-            line("measured", vec![Some(1.0); depth]),
-            reference("bound", vec![2.0; depth]),
-        ];
+        let series =
+            vec![line("measured", vec![Some(1.0); depth]), reference("bound", vec![2.0; depth])];
         words.lines(Axis::new("block"), Axis::new("RMS"), series)
     }
 

@@ -74,9 +74,9 @@ impl<'a> Samples<'a> {
     pub(crate) fn batches(&self, wanted: Option<usize>) -> usize {
         let rows = self.rows();
         let enough = SAMPLES.min((MOST_TOKENS / self.seq_len).max(1)).div_ceil(rows);
-        let all = self.available.map_or(usize::MAX, |all| {
-            usize::try_from(all).unwrap_or(usize::MAX).div_ceil(rows)
-        });
+        let all = self
+            .available
+            .map_or(usize::MAX, |all| usize::try_from(all).unwrap_or(usize::MAX).div_ceil(rows));
         wanted.unwrap_or(enough).max(1).min(all)
     }
 

@@ -37,10 +37,7 @@ fn normal(name: &str, seed: u64, count: usize, std: f64) -> Vec<f32> {
 }
 
 /// A fresh model but for the matrices, which are as large as in a trained one, and for what `change` says.
-fn model(
-    config: &ModelConfig,
-    change: impl Fn(&str, &[usize]) -> Option<Vec<f32>>,
-) -> Decoder {
+fn model(config: &ModelConfig, change: impl Fn(&str, &[usize]) -> Option<Vec<f32>>) -> Decoder {
     let mut stored = |name: &str, shape: &[usize]| {
         let count = shape.iter().product();
         let matrix = name.starts_with("layers.") && shape.len() == 2;
@@ -66,7 +63,8 @@ fn is_output_of(block: usize, name: &str) -> bool {
 }
 
 fn batch(rows: usize, time: usize) -> Batch {
-    let ids = |shift: u32| (0..(rows * time) as u32).map(|i| ((i + shift).pow(2) + 2) % 19).collect();
+    let ids =
+        |shift: u32| (0..(rows * time) as u32).map(|i| ((i + shift).pow(2) + 2) % 19).collect();
     let tokens = |shift| Tokens::rows(ids(shift), rows).unwrap();
     Batch { input: tokens(0), target: tokens(1), scored: Vec::new() }
 }
@@ -202,11 +200,9 @@ fn the_angle_of_a_nag_sub_layer_is_the_arc_tangent_of_its_gain() {
         assert_close(rotation, (0.5 * alphas[site]).atan().to_degrees(), 0.1);
     }
     // The norm lane grows by what the rotations say.
-    let output =
-        seen(&decoder, &batch, Output::new(3, Bounds::new(&config.residual, 3), log_gain));
-    let expected: f64 = (0..6)
-        .map(|site| 1.0 + lanes.rotation(site).unwrap().to_radians().tan().powi(2))
-        .product();
+    let output = seen(&decoder, &batch, Output::new(3, Bounds::new(&config.residual, 3), log_gain));
+    let expected: f64 =
+        (0..6).map(|site| 1.0 + lanes.rotation(site).unwrap().to_radians().tan().powi(2)).product();
     assert_close(output.growth()[3].unwrap(), expected, 0.02);
 }
 
@@ -261,7 +257,8 @@ fn a_fresh_prenorm_stream_grows_within_the_bounds_of_xiong() {
 #[test]
 fn even_attention_gives_the_first_token_its_share() {
     let config = config("prenorm", 2);
-    let decoder = model(&config, |name, shape| name.ends_with("attn.q.weight").then(|| zeros(shape))?);
+    let decoder =
+        model(&config, |name, shape| name.ends_with("attn.q.weight").then(|| zeros(shape))?);
     let sink = seen(&decoder, &batch(3, 6), Sink::new(2));
     let Marks::Lines { series } = &sink.figures()[0].marks else { panic!("lines") };
     let even = (1..6).map(|t| 1.0 / (t + 1) as f64).sum::<f64>() / 5.0;
@@ -287,17 +284,15 @@ fn a_head_that_looks_at_the_first_token_is_a_sink() {
             Some(values)
         }
         "layers.0.attn.q.weight" => Some(vec![1.0; shape.iter().product()]),
-        "layers.0.attn.k.weight" => {
-            Some((0..shape.iter().product()).map(|i| if i % shape[1] == 0 { 20.0 } else { 0.0 }).collect())
-        }
+        "layers.0.attn.k.weight" => Some(
+            (0..shape.iter().product())
+                .map(|i| if i % shape[1] == 0 { 20.0 } else { 0.0 })
+                .collect(),
+        ),
         _ => None,
     });
     let ids = vec![first, 1, 2, 3, 4, 5];
-    let batch = Batch {
-        input: Tokens::row(&ids),
-        target: Tokens::row(&ids),
-        scored: Vec::new(),
-    };
+    let batch = Batch { input: Tokens::row(&ids), target: Tokens::row(&ids), scored: Vec::new() };
     let mut summary = Summary::default();
     seen(&decoder, &batch, Sink::new(1)).tell(&mut summary);
     let (_, share) = summary.sink.unwrap();
@@ -306,9 +301,8 @@ fn a_head_that_looks_at_the_first_token_is_a_sink() {
 
 #[test]
 fn gradients_pass_an_identity_block_unchanged() {
-    let decoder = model(&config("prenorm", 2), |name, shape| {
-        is_output_of(1, name).then(|| zeros(shape))?
-    });
+    let decoder =
+        model(&config("prenorm", 2), |name, shape| is_output_of(1, name).then(|| zeros(shape))?);
     let gradient = seen(&decoder, &batch(3, 6), Gradient::new(2));
     let Marks::Lines { series } = &gradient.figures()[0].marks else { panic!("lines") };
     let [attention, mlp] = &series[..] else { panic!("two curves") };
@@ -330,9 +324,18 @@ fn every_policy_can_be_diagnosed() {
         let names: BTreeSet<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
         assert_eq!(names.len(), figures.len(), "{kind}: a name twice");
         for name in [
-            "output-rms", "stream-growth", "gradient-rms", "gradient-rms-parameters", "write-size",
-            "write-angle", "reading-turn", "angular-distance", "removal-loss",
-            "removal-perplexity", "massive-activations", "attention-sink",
+            "output-rms",
+            "stream-growth",
+            "gradient-rms",
+            "gradient-rms-parameters",
+            "write-size",
+            "write-angle",
+            "reading-turn",
+            "angular-distance",
+            "removal-loss",
+            "removal-perplexity",
+            "massive-activations",
+            "attention-sink",
         ] {
             assert!(names.contains(name), "{kind} has no {name}");
         }
@@ -357,7 +360,9 @@ fn has_values(marks: &Marks) -> bool {
         Marks::Lines { series } => series.iter().all(|line| line.y.iter().any(Option::is_some)),
         Marks::Bars { series } => series.iter().any(|bars| bars.values.iter().any(Option::is_some)),
         Marks::Points { series } => series.iter().all(|points| !points.x.is_empty()),
-        Marks::Boxes { series } => series.iter().all(|boxes| boxes.boxes.iter().any(Option::is_some)),
+        Marks::Boxes { series } => {
+            series.iter().all(|boxes| boxes.boxes.iter().any(Option::is_some))
+        }
         Marks::Heat { values, .. } => values.iter().flatten().any(Option::is_some),
     }
 }
@@ -381,7 +386,8 @@ fn only_what_was_asked_for_is_measured() {
     let decoder = fresh(&config("mgr", 3));
     let options = Options { only: vec![Kind::Sink], batches: Some(1) };
     let mut told = Vec::new();
-    let found = look(&decoder, &samples(6, 9), &options, &mut |d, all| told.push((d, all))).unwrap();
+    let found =
+        look(&decoder, &samples(6, 9), &options, &mut |d, all| told.push((d, all))).unwrap();
     assert_eq!(found.figures.len(), 1);
     assert_eq!(told, [(1, 1)]);
     assert_eq!(found.summary.norm_growth, None);

@@ -19,14 +19,14 @@ pub mod tensorboard;
 mod trainer;
 
 pub use config::{
-    CheckpointConfig, DataConfig, DiagnoseConfig, EvalConfig, FailureConfig, MemoryConfig, ModelSection, OnFailure,
-    RunConfig, RunConfigError, SampleConfig, TrainSection,
+    CheckpointConfig, DataConfig, DiagnoseConfig, EvalConfig, FailureConfig, MemoryConfig,
+    ModelSection, OnFailure, RunConfig, RunConfigError, SampleConfig, TrainSection,
 };
 pub use error::TrainError;
 pub use evaluate::{EvaluateError, Evaluation};
 pub use feed::{Batch, Feed, FeedError};
-pub(crate) use folder::{checkpoint_path, checkpoint_steps};
 pub use folder::{RunFolder, RunFolderError};
+pub(crate) use folder::{checkpoint_path, checkpoint_steps};
 pub use layers::Layers;
 pub use observer::{Finished, Observer, StepReport};
 pub use order::shuffled;

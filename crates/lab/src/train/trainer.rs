@@ -329,8 +329,7 @@ impl Trainer {
     fn diagnose(&self, observer: &mut dyn Observer) {
         let step = self.state.step;
         let path = self.folder.path().join("diagnosis");
-        let options =
-            Options { batches: Some(self.config.diagnose.batches), ..Options::default() };
+        let options = Options { batches: Some(self.config.diagnose.batches), ..Options::default() };
         let found = look(&self.decoder, &Samples::lent(&self.feed), &options, &mut |_, _| {});
         let written = found.and_then(|mut found| {
             found.summary.name = self.folder.name();
