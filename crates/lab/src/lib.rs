@@ -1,9 +1,10 @@
 //! What is done with models: proving that they compute what the papers say, training and comparing
-//! them, and measuring how fast they are.
+//! them, looking into them, and measuring how fast they are.
 
 pub mod bench;
 pub mod compare;
 pub mod data;
+pub mod diagnose;
 pub mod optim;
 mod parity;
 pub mod pool;

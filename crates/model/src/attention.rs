@@ -165,13 +165,36 @@ impl Attention {
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
         let group = self.heads / kv;
         let seen = sequence.key.dims()[2];
+        let weights = self.mixture(x, rope, sequence.key, slots);
+
+        let mut out = weights.clone().narrow(3, 0, seen).matmul(sequence.value);
+        for (i, slot) in slots.iter().enumerate() {
+            let weight: Tensor<5> =
+                weights.clone().narrow(3, seen + i, 1).reshape([batch, kv, group, time, 1]);
+            let part = weight * slot.value.clone().unsqueeze_dim::<5>(2);
+            out = out + part.reshape([batch, kv, group * time, head_dim]);
+        }
+        let heads = out.reshape([batch, self.heads, time, head_dim]).swap_dims(1, 2);
+        self.o.forward(heads.reshape([batch, time, self.heads * head_dim]))
+    }
+
+    /// How much each head gives to each key of the sequence, then to each slot.
+    ///
+    /// # Shapes
+    /// - `key`: `[B, kv heads, S, head_dim]`
+    /// - output: `[B, kv heads, heads / kv heads * T, S + slots]`
+    fn mixture(&self, x: Tensor<3>, rope: &Rope, key: Tensor<4>, slots: &[KeyValue]) -> Tensor<4> {
+        let [batch, time, _] = x.dims();
+        let (kv, head_dim) = (self.kv_heads, self.head_dim);
+        let group = self.heads / kv;
+        let seen = key.dims()[2];
         // Query heads that share a key head become rows of one product, so keys are not repeated.
         let rows = [batch, kv, group * time, head_dim];
         let by_token = [batch, kv, group, time, head_dim];
 
         let q = rope.apply(split_heads(self.q.forward(x), self.heads, self.q_norm.as_ref()));
         let q = q.reshape(rows) * (1.0 / (head_dim as f64).sqrt());
-        let mut scores = q.clone().matmul(sequence.key.swap_dims(2, 3));
+        let mut scores = q.clone().matmul(key.swap_dims(2, 3));
         if time > 1 {
             let future = future_mask(time, seen, group, &scores);
             scores = scores.mask_fill(future, f32::NEG_INFINITY);
@@ -183,17 +206,19 @@ impl Attention {
             (q.clone() * key).sum_dim(4).reshape([batch, kv, group * time, 1])
         });
         let all_scores = std::iter::once(scores).chain(slot_scores).collect();
-        let weights = softmax(Tensor::cat(all_scores, 3), 3);
+        softmax(Tensor::cat(all_scores, 3), 3)
+    }
 
-        let mut out = weights.clone().narrow(3, 0, seen).matmul(sequence.value);
-        for (i, slot) in slots.iter().enumerate() {
-            let weight: Tensor<5> =
-                weights.clone().narrow(3, seen + i, 1).reshape([batch, kv, group, time, 1]);
-            let part = weight * slot.value.clone().unsqueeze_dim::<5>(2);
-            out = out + part.reshape(rows);
-        }
-        let heads = out.reshape([batch, self.heads, time, head_dim]).swap_dims(1, 2);
-        self.o.forward(heads.reshape([batch, time, self.heads * head_dim]))
+    /// How much of its attention each head gives to the first token of a row that begins here.
+    ///
+    /// # Shapes
+    /// - `x`: `[B, T, d]`
+    /// - output: `[B, T, heads, 1]`
+    pub(crate) fn first_token(&self, x: Tensor<3>, rope: &Rope, slots: &[KeyValue]) -> Tensor<4> {
+        let [batch, time, _] = x.dims();
+        let key = self.key_value(x.clone(), rope).key;
+        let first = self.mixture(x, rope, key, slots).narrow(3, 0, 1);
+        first.reshape([batch, self.heads, time, 1]).swap_dims(1, 2)
     }
 }
 

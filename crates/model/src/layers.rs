@@ -116,6 +116,15 @@ impl SubLayers for Layers<'_> {
         self.memory
     }
 
+    fn first_token(&self, site: Site, input: &Tensor<3>) -> Option<Tensor<4>> {
+        // What a cache holds is laid out for decoding, and nobody watches that.
+        if site.kind() == SubLayer::Mlp || self.cache.is_some() {
+            return None;
+        }
+        let attention = &self.blocks[site.block()].attention;
+        Some(attention.first_token(input.clone(), &self.rope, &self.slots))
+    }
+
     fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3> {
         match site.kind() {
             SubLayer::Attention => self.attention(site.block(), input),

@@ -29,7 +29,7 @@ pub use cost::{ModelCost, ParameterGroup};
 pub use decoder::{Decoder, Pass, PassError, Tokens};
 pub use device::{DEVICES, DeviceError, device_named};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
-pub use loss::{cross_entropy, masked_cross_entropy};
+pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use tensor_file::{TensorFile, TensorFileError};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};

@@ -36,8 +36,13 @@ pub(crate) fn shares(positions: usize, scored: &[bool]) -> Vec<f32> {
     scored.iter().map(|&scored| if scored { 1.0 / count as f32 } else { 0.0 }).collect()
 }
 
-/// `[B, T, 1]`
-fn negative_log_likelihood(logits: Tensor<3>, targets: &Tokens) -> Tensor<3> {
+/// `-ln p(target)` of every position.
+///
+/// # Shapes
+/// - `logits`: `[B, T, V]`
+/// - `targets`: B rows of T tokens
+/// - output: `[B, T, 1]`
+pub fn negative_log_likelihood(logits: Tensor<3>, targets: &Tokens) -> Tensor<3> {
     let targets = targets.tensor(&logits.device()).unsqueeze_dim(2);
     log_softmax(logits, 2).gather(2, targets).neg()
 }

@@ -6,6 +6,8 @@ use burn::tensor::Tensor;
 /// A quantity that a traversal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Signal {
+    /// The embedding, before anything is read; seen at the first site. `[B, T, 1, d]`
+    Embedding,
     /// What the sub-layer reads, before its norm; at [`Place::Out`] the read-out before the final norm. `[B, T, 1, d]`
     Reading,
     /// What the sub-layer returned. `[B, T, 1, d]`
@@ -24,11 +26,14 @@ pub enum Signal {
     LogNorm,
     /// One where the token skipped the sub-layer, else zero. `[B, T, 1, 1]`
     Skipped,
+    /// How much of its attention each head gives to the first token. `[B, T, heads, 1]`
+    FirstToken,
 }
 
 impl Signal {
     /// Every signal.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
+        Self::Embedding,
         Self::Reading,
         Self::Write,
         Self::Gates,
@@ -38,6 +43,7 @@ impl Signal {
         Self::Gain,
         Self::LogNorm,
         Self::Skipped,
+        Self::FirstToken,
     ];
 }
 
@@ -65,6 +71,15 @@ pub trait Probe {
     /// # Shapes
     /// - `value`: `[batch, time, streams, features]`, see [`Signal`]
     fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>);
+
+    /// What goes on as a sub-layer's output: itself, or itself plus a zero whose gradient will tell how
+    /// the loss depends on it.
+    ///
+    /// # Shapes
+    /// - `output` and what is returned: `[batch, time, features]`
+    fn tap(&mut self, _site: Site, output: Tensor<3>) -> Tensor<3> {
+        output
+    }
 }
 
 /// Watches nothing.

@@ -96,6 +96,7 @@ pub trait Residual: Module {
                 return fused.traverse(embedding, layers, &present);
             }
         }
+        show(probe, Place::Site(Site::new(0)), Signal::Embedding, || embedding.clone());
         let mut state = self.open(embedding);
         for site in (0..layers.sites()).map(Site::new) {
             if layers.absent(site) {
@@ -103,7 +104,12 @@ pub trait Residual: Module {
                 continue;
             }
             let Read { input, ticket } = self.read(site, &state, probe);
-            let output = layers.run(site, input);
+            if probe.wants(Signal::FirstToken)
+                && let Some(share) = layers.first_token(site, &input)
+            {
+                probe.record(Place::Site(site), Signal::FirstToken, share);
+            }
+            let output = probe.tap(site, layers.run(site, input));
             show(probe, Place::Site(site), Signal::Write, || output.clone());
             state = self.write(site, state, ticket, output, probe);
         }
@@ -122,6 +128,15 @@ pub trait SubLayers {
     /// What the backward pass may compute again.
     fn memory(&self) -> Memory {
         Memory::default()
+    }
+
+    /// How much of its attention each head would give to the first token, if this is an attention.
+    ///
+    /// # Shapes
+    /// - `input`: `[B, T, d]`
+    /// - output: `[B, T, heads, 1]`
+    fn first_token(&self, _site: Site, _input: &Tensor<3>) -> Option<Tensor<4>> {
+        None
     }
 
     /// Applies the sub-layer.

@@ -4,6 +4,7 @@ mod bench;
 mod compare;
 mod completions;
 mod data;
+mod diagnose;
 mod generate;
 mod inspect;
 mod parity;
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     Report(report::Report),
     Completions(completions::Completions),
     Compare(compare::Compare),
+    Diagnose(diagnose::Diagnose),
 }
 
 impl Command {
@@ -44,6 +46,7 @@ impl Command {
             Self::Report(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Compare(command) => command.run(),
+            Self::Diagnose(command) => command.run(),
         }
     }
 }

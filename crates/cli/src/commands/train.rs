@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{grouped, scaled};
 use clap::Args;
+use hadal_lab::diagnose::Summary;
 use hadal_lab::pool::{in_pool, start_pool};
 use hadal_lab::train::{
     DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, StepReport,
@@ -53,11 +54,14 @@ pub(crate) struct Train {
     /// Decides initial values, data order and samples
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
+    /// Look into the model every so many steps, as `hadal diagnose` does; the training is the same to the bit
+    #[arg(long, value_name = "STEPS")]
+    diagnose_every: Option<u64>,
     /// Folder of the run [default: runs/PRESET-POLICY-SEED]
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
     /// Go on with this run
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "residual", "settings", "seed", "out", "dry_run"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "residual", "settings", "seed", "out", "dry_run", "diagnose_every"])]
     resume: Option<PathBuf>,
     /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
     #[arg(long)]
@@ -109,6 +113,9 @@ impl Train {
         }
         if let Some(seed) = self.seed {
             layers = layers.with_seed(seed);
+        }
+        if let Some(steps) = self.diagnose_every {
+            layers = layers.with_setting(&format!("diagnose.every_steps={steps}"))?;
         }
         for setting in &self.settings {
             layers = layers.with_setting(setting)?;
@@ -264,6 +271,16 @@ impl Observer for Progress {
 
     fn evaluated(&mut self, step: u64, evaluation: &Evaluation) {
         self.line(format!("step {step}: {}", describe(evaluation)));
+    }
+
+    fn diagnosed(&mut self, step: u64, summary: &Summary, path: &Path) {
+        let useless = summary.useless().len();
+        let growth = summary.norm_growth.map_or(String::new(), |g| format!("norm growth {g:.2}, "));
+        self.line(format!(
+            "step {step}: {growth}{useless} of {} blocks nearly free; figures in {}",
+            summary.blocks,
+            path.display()
+        ));
     }
 
     fn sampled(&mut self, step: u64, text: &str) {

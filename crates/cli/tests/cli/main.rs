@@ -1,6 +1,7 @@
 //! The command line as its users meet it: every test starts the real binary.
 
 mod bench;
+mod diagnose;
 mod formats;
 mod generate;
 mod hostile;
@@ -14,8 +15,8 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 7] =
-    ["policies", "parity", "inspect", "generate", "bench", "completions", "compare"];
+const COMMANDS: [&str; 10] =
+    ["policies", "parity", "inspect", "generate", "bench", "completions", "compare", "diagnose", "report", "serve"];
 
 #[test]
 fn completions_name_every_command() {

@@ -6,6 +6,7 @@
 
 mod compare;
 mod damage;
+mod diagnose;
 mod failures;
 mod kill;
 mod resume;

@@ -34,6 +34,9 @@ pub struct RunConfig {
     /// How progress is measured.
     #[serde(default)]
     pub eval: EvalConfig,
+    /// Looking into the model on the way. Left out of files unless it is used, so that older runs go on.
+    #[serde(default, skip_serializing_if = "DiagnoseConfig::is_default")]
+    pub diagnose: DiagnoseConfig,
     /// Text written on the way.
     #[serde(default)]
     pub sample: SampleConfig,
@@ -194,6 +197,28 @@ pub struct EvalConfig {
 impl Default for EvalConfig {
     fn default() -> Self {
         Self { every_steps: 100, batches: 8 }
+    }
+}
+
+/// Looking into the model on the way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiagnoseConfig {
+    /// Every so many steps; 0 never.
+    pub every_steps: u64,
+    /// Batches of held-out data each time, of about 2048 tokens.
+    pub batches: usize,
+}
+
+impl Default for DiagnoseConfig {
+    fn default() -> Self {
+        Self { every_steps: 0, batches: 4 }
+    }
+}
+
+impl DiagnoseConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

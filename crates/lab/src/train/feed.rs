@@ -94,6 +94,14 @@ impl Feed {
         Ok(())
     }
 
+    /// How many held-out sequences there are; a task makes as many as one likes.
+    pub(crate) fn held_out_sequences(&self) -> Option<u64> {
+        match self {
+            Self::Task { .. } => None,
+            Self::Text(text) => Some(text.held_out),
+        }
+    }
+
     /// Number of tokens.
     pub fn vocab_size(&self) -> usize {
         match self {

@@ -103,6 +103,12 @@ impl RunFolder {
         &self.path
     }
 
+    /// The last part of its path.
+    pub(crate) fn name(&self) -> String {
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
     /// Where the finished model goes.
     pub fn model(&self) -> PathBuf {
         self.path.join("model")
@@ -110,20 +116,12 @@ impl RunFolder {
 
     /// Where the state of a step goes.
     pub(crate) fn checkpoint(&self, step: u64) -> PathBuf {
-        self.path.join("checkpoints").join(format!("step-{step:09}"))
+        checkpoint_path(&self.path, step)
     }
 
     /// Steps with a whole checkpoint, oldest first.
     pub(crate) fn checkpoints(&self) -> Result<Vec<u64>, RunFolderError> {
-        let directory = self.path.join("checkpoints");
-        let entries = fs::read_dir(&directory).map_err(io_error("read", &directory))?;
-        let mut steps: Vec<u64> = entries
-            .filter_map(|entry| {
-                entry.ok()?.file_name().to_str()?.strip_prefix("step-")?.parse().ok()
-            })
-            .collect();
-        steps.sort_unstable();
-        Ok(steps)
+        checkpoint_steps(&self.path)
     }
 
     /// Removes checkpoints that are neither among the last `keep` nor among `kept`.
@@ -178,6 +176,22 @@ fn patiently(try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryL
         }
     }
     try_lock()
+}
+
+/// Where a run keeps the state of a step.
+pub(crate) fn checkpoint_path(run: &Path, step: u64) -> PathBuf {
+    run.join("checkpoints").join(format!("step-{step:09}"))
+}
+
+/// Steps of which a run has a whole checkpoint, oldest first.
+pub(crate) fn checkpoint_steps(run: &Path) -> Result<Vec<u64>, RunFolderError> {
+    let directory = run.join("checkpoints");
+    let entries = fs::read_dir(&directory).map_err(io_error("read", &directory))?;
+    let mut steps: Vec<u64> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("step-")?.parse().ok())
+        .collect();
+    steps.sort_unstable();
+    Ok(steps)
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunFolderError {

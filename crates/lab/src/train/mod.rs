@@ -20,18 +20,20 @@ pub mod tensorboard;
 mod trainer;
 
 pub use config::{
-    CheckpointConfig, DataConfig, EvalConfig, FailureConfig, MemoryConfig, ModelSection, OnFailure,
-    RunConfig, RunConfigError, SampleConfig, TrainSection,
+    CheckpointConfig, DataConfig, DiagnoseConfig, EvalConfig, FailureConfig, MemoryConfig,
+    ModelSection, OnFailure, RunConfig, RunConfigError, SampleConfig, TrainSection,
 };
 pub use error::TrainError;
 pub use evaluate::{EvaluateError, Evaluation};
 pub use feed::{Batch, Feed, FeedError};
 pub use folder::{RunFolder, RunFolderError};
+pub(crate) use folder::{checkpoint_path, checkpoint_steps};
 pub use layers::Layers;
 pub use observer::{Finished, Observer, StepReport};
 pub use order::shuffled;
 pub use preset::{DEFAULT_DATA, PRESETS, Preset, for_depth, preset};
 pub use signals::stop_on_signals;
+pub(crate) use state::read as read_state;
 pub use state::{State, StateError};
 pub use trainer::Trainer;
 pub(crate) use trainer::model_config;

@@ -1,6 +1,7 @@
 //! What a run tells those who watch it.
 
 use super::evaluate::Evaluation;
+use crate::diagnose::Summary;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub trait Observer {
     fn evaluated(&mut self, _step: u64, _evaluation: &Evaluation) {}
     /// After every sample.
     fn sampled(&mut self, _step: u64, _text: &str) {}
+    /// After every diagnosis.
+    fn diagnosed(&mut self, _step: u64, _summary: &Summary, _path: &Path) {}
     /// After every checkpoint.
     fn saved(&mut self, _step: u64, _path: &Path) {}
     /// When a step was left out or taken back.

@@ -11,6 +11,7 @@ use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
 use super::outcome;
 use super::state::{self, State};
+use crate::diagnose::{Options, Samples, look, write};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
 use hadal_model::{
@@ -159,6 +160,9 @@ impl Trainer {
             if due(self.config.eval.every_steps, self.state.step) && self.state.step < steps {
                 self.evaluate(observer)?;
                 better = self.state.best.is_some_and(|(_, best)| best == self.state.step);
+            }
+            if due(self.config.diagnose.every_steps, self.state.step) {
+                self.diagnose(observer);
             }
             if due(self.config.sample.every_steps, self.state.step) {
                 self.sample(observer)?;
@@ -322,6 +326,27 @@ impl Trainer {
         }
         observer.evaluated(step, &evaluation);
         Ok(evaluation)
+    }
+
+    /// Looks into the model. It changes nothing of the run, so its failure does not end the run either.
+    fn diagnose(&self, observer: &mut dyn Observer) {
+        let step = self.state.step;
+        let path = self.folder.path().join("diagnosis");
+        let options = Options { batches: Some(self.config.diagnose.batches), ..Options::default() };
+        let found = look(&self.decoder, &Samples::lent(&self.feed), &options, &mut |_, _| {});
+        let written = found.and_then(|mut found| {
+            found.summary.name = self.folder.name();
+            found.summary.step = Some(step);
+            let of_step = path.join(format!("step-{step:09}"));
+            for directory in [&of_step, &path] {
+                write(directory, &found.figures, std::slice::from_ref(&found.summary))?;
+            }
+            Ok(found.summary)
+        });
+        match written {
+            Ok(summary) => observer.diagnosed(step, &summary, &path),
+            Err(error) => observer.recovered(&format!("step {step}: no diagnosis: {error}")),
+        }
     }
 
     fn sample(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {

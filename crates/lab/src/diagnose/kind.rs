@@ -1,0 +1,75 @@
+//! The names of the diagnostics.
+
+use super::error::DiagnoseError;
+use std::str::FromStr;
+
+/// A side to look at a model from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Size of the stream behind each block, and its growth.
+    Output,
+    /// Gradients by block.
+    Gradients,
+    /// Relative size and angle of each write.
+    Writes,
+    /// Angular distance between block inputs.
+    Distance,
+    /// Loss without each block and sub-layer.
+    Removal,
+    /// Massive activations.
+    Activations,
+    /// Distributions of gates.
+    Gates,
+    /// Distributions of pool weights.
+    Pools,
+    /// NAG's lanes.
+    Lanes,
+    /// Attention on the first token.
+    Sink,
+}
+
+impl Kind {
+    /// Every diagnostic, in the order of the report.
+    pub const ALL: [Self; 10] = [
+        Self::Output,
+        Self::Gradients,
+        Self::Writes,
+        Self::Distance,
+        Self::Removal,
+        Self::Activations,
+        Self::Gates,
+        Self::Pools,
+        Self::Lanes,
+        Self::Sink,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Output => "output",
+            Self::Gradients => "gradients",
+            Self::Writes => "writes",
+            Self::Distance => "distance",
+            Self::Removal => "removal",
+            Self::Activations => "activations",
+            Self::Gates => "gates",
+            Self::Pools => "pools",
+            Self::Lanes => "lanes",
+            Self::Sink => "sink",
+        }
+    }
+
+    /// All names.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+}
+
+impl FromStr for Kind {
+    type Err = DiagnoseError;
+
+    fn from_str(name: &str) -> Result<Self, DiagnoseError> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name.trim());
+        known.ok_or_else(|| DiagnoseError::Unknown { name: name.into() })
+    }
+}

@@ -1,0 +1,93 @@
+//! What is diagnosed: a run, a model of ours, or one of Hugging Face's.
+
+use super::error::{DiagnoseError, io_error};
+use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state};
+use hadal_model::{Decoder, Device, ModelConfig, TensorFile, load};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A model and where it comes from.
+#[derive(Debug)]
+pub struct Subject {
+    /// The last part of its folder's path.
+    pub name: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Steps of training, if it is a run's.
+    pub step: Option<u64>,
+    pub(crate) decoder: Decoder,
+    pub(crate) config: Option<RunConfig>,
+}
+
+impl Subject {
+    /// Opens a run folder, at its finished model or else its newest checkpoint, or a model directory.
+    pub fn open(path: &Path) -> Result<Self, DiagnoseError> {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let name = absolute.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|| path.display().to_string());
+        let settings = path.join("config.toml");
+        if settings.is_file() {
+            let text = fs::read_to_string(&settings).map_err(io_error("read", &settings))?;
+            let config = RunConfig::parse(&text, &settings.display().to_string())?;
+            let (decoder, step) = of_run(path, &config)?;
+            return Ok(Self { name, path: path.into(), step, decoder, config: Some(config) });
+        }
+        if !path.join("config.json").is_file() {
+            return Err(DiagnoseError::NoModel { path: path.into() });
+        }
+        let decoder = load(path, &device())?.decoder;
+        Ok(Self { name, path: path.into(), step: None, decoder, config: None })
+    }
+
+    /// The model's shape.
+    pub fn model(&self) -> &ModelConfig {
+        self.decoder.config()
+    }
+
+    /// The model's tokenizer, if it stands beside the model.
+    pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
+        let places = [self.path.join("model"), self.path.clone()];
+        places.iter().map(|place| place.join("tokenizer.json")).find(|file| file.is_file())
+    }
+}
+
+/// Gradients are asked for, so the graph must be kept.
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+fn of_run(path: &Path, config: &RunConfig) -> Result<(Decoder, Option<u64>), DiagnoseError> {
+    let steps = checkpoint_steps(path).unwrap_or_default();
+    let finished = path.join("model");
+    if finished.join("config.json").is_file() {
+        return Ok((load(&finished, &device())?.decoder, steps.last().copied()));
+    }
+    let Some(&step) = steps.last() else {
+        return Err(DiagnoseError::NoCheckpoint { path: path.into() });
+    };
+    let directory = checkpoint_path(path, step);
+    read_state(&directory)?;
+    let file = TensorFile::open(&directory.join("state.safetensors"))?;
+    // The data decides the vocabulary and the length, but it may be gone by now.
+    let vocabulary = file.shape("w.embed.weight").map_or(0, |shape| shape[0]);
+    let task = config.data.generated.as_ref();
+    let length = config.train.seq_len.or(task.map(|task| task.seq_len())).unwrap_or(1);
+    let model = config.model.resolve(&config.residual, vocabulary, length);
+    let mut problem = None;
+    let mut stored = |name: &str, _: &[usize]| match file.floats(&format!("w.{name}")) {
+        Ok(values) => Some(values),
+        Err(error) => {
+            problem.get_or_insert(error);
+            None
+        }
+    };
+    let mut decoder = Decoder::stored(&model, &mut stored, &device())?;
+    if let Some(problem) = problem {
+        return Err(problem.into());
+    }
+    let warm = config.train.nag_alpha_warmup;
+    if step < warm {
+        decoder.warm(step as f64 / warm as f64);
+    }
+    Ok((decoder, Some(step)))
+}

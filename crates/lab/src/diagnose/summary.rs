@@ -1,0 +1,98 @@
+//! The most telling numbers.
+
+use serde::{Deserialize, Serialize};
+
+/// What a diagnosis comes to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Which model.
+    pub name: String,
+    /// Its residual policy.
+    pub residual: String,
+    /// Steps of training, if it is a run's.
+    pub step: Option<u64>,
+    /// Its blocks.
+    pub blocks: usize,
+    /// Sequences that were looked at.
+    pub sequences: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Mean cross-entropy on them, in nats.
+    pub loss: f64,
+    /// `exp(loss)`.
+    pub perplexity: f64,
+    /// How many times longer the stream is behind the last block than in front of the first.
+    pub norm_growth: Option<f64>,
+    /// RMS gradient at the first block's output over that at the last's.
+    pub gradient_ratio: Option<f64>,
+    /// Relative size of the first and the last block's write.
+    pub write_sizes: Option<(f64, f64)>,
+    /// What the loss loses when a block is removed.
+    pub removals: Vec<Removal>,
+    /// The largest activation.
+    pub largest: Option<Largest>,
+    /// The block whose heads look most at the first token, and the mean share.
+    pub sink: Option<(usize, f64)>,
+    /// The widest gate that was seen.
+    pub widest_gate: Option<f64>,
+    /// NAG's lanes.
+    pub lanes: Option<LanesSummary>,
+}
+
+/// What the loss loses without one block.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Removal {
+    /// The block.
+    pub block: usize,
+    /// Change of the loss in nats; none if it cannot be removed.
+    pub loss_change: Option<f64>,
+    /// Why it cannot be removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The largest activation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Largest {
+    /// Its magnitude.
+    pub value: f64,
+    /// How many times the median magnitude of the same sequence at the same place.
+    pub times_median: f64,
+    /// Where in depth: behind this sub-layer.
+    pub behind: String,
+    /// Which position of the sequence.
+    pub position: usize,
+    /// Which channel.
+    pub channel: usize,
+}
+
+/// What NAG's lanes do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LanesSummary {
+    /// Mean rotation of a sub-layer in degrees.
+    pub rotation: f64,
+    /// Share of gains above a quarter.
+    pub large_gains: f64,
+    /// Correlation of the logarithm of the inverse temperature with a token's loss.
+    pub temperature_correlation: Option<f64>,
+}
+
+/// Below this change of the loss, in nats, a block is nearly useless: one per cent of perplexity.
+pub const USELESS: f64 = 0.01;
+
+/// A massive activation is so many times the median (Sun et al. 2024, arXiv 2402.17762).
+pub const MASSIVE: f64 = 1000.0;
+
+impl Summary {
+    /// Blocks without which the loss is as good, or better.
+    pub fn useless(&self) -> Vec<usize> {
+        let low = |removal: &&Removal| removal.loss_change.is_some_and(|change| change < USELESS);
+        self.removals.iter().filter(low).map(|removal| removal.block).collect()
+    }
+
+    /// The block that is missed most, and the change of the loss.
+    pub fn dearest(&self) -> Option<(usize, f64)> {
+        let changes = self.removals.iter().filter_map(|r| Some((r.block, r.loss_change?)));
+        changes.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}

@@ -1,0 +1,70 @@
+//! How an additive stream grows at initialisation, as a yardstick.
+//!
+//! Xiong et al. (arXiv 2002.04745): with an embedding and sub-layers of unit size, a PreNorm block adds between
+//! `d/2` and `3d/2` to the squared norm, so `(1 + l/2) d <= E |x_l|^2 <= (1 + 3l/2) d` behind l blocks. LayerNorm
+//! Scaling divides what block l adds by l, so l becomes the harmonic number `H_l`.
+
+use hadal_residual::ResidualConfig;
+
+/// Least and most that the blocks in front add to a squared norm that began as one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Bounds {
+    /// By number of blocks behind us, from 0.
+    growth: Vec<(f64, f64)>,
+    /// The policy that the bounds belong to.
+    pub(crate) of: &'static str,
+}
+
+impl Bounds {
+    /// Of the policy, if it has its own, or else of PreNorm.
+    pub(crate) fn new(residual: &ResidualConfig, blocks: usize) -> Self {
+        let scaled = matches!(residual, ResidualConfig::LayerNormScaling(_));
+        let mut depth = 0.0;
+        let mut growth = vec![(1.0, 1.0)];
+        for block in 1..=blocks {
+            depth += if scaled { 1.0 / block as f64 } else { 1.0 };
+            growth.push((1.0 + depth / 2.0, 1.0 + 1.5 * depth));
+        }
+        Self { growth, of: if scaled { "LNS" } else { "PreNorm" } }
+    }
+
+    /// Of `E |x_l|^2 / E |x_0|^2` behind l = 0, 1, .. blocks.
+    pub(crate) fn growth(&self) -> &[(f64, f64)] {
+        &self.growth
+    }
+
+    /// Of `|x_(l+1) - x_l| / |x_l|` for block l = 0, 1, ..: the least addition to the longest stream, and the
+    /// largest to the shortest.
+    pub(crate) fn writes(&self) -> Vec<(f64, f64)> {
+        let pair = |pair: &[(f64, f64)]| {
+            let ((low, high), (next_low, next_high)) = (pair[0], pair[1]);
+            (((next_low - low) / high).sqrt(), ((next_high - high) / low).sqrt())
+        };
+        self.growth.windows(2).map(pair).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bounds_are_those_of_the_papers() {
+        let prenorm = Bounds::new(&ResidualConfig::default(), 12);
+        assert_eq!(prenorm.growth()[4], (3.0, 7.0));
+        assert_eq!(prenorm.growth()[12], (7.0, 19.0));
+        let lns = Bounds::new(&"lns".parse().unwrap(), 12);
+        let (low, high) = lns.growth()[12];
+        assert!((low - 2.55).abs() < 0.01 && (high - 5.65).abs() < 0.01, "{low} {high}");
+    }
+
+    #[test]
+    fn a_block_that_adds_what_it_may_lies_within_the_bounds_of_writes() {
+        for (block, (low, high)) in
+            Bounds::new(&ResidualConfig::default(), 8).writes().into_iter().enumerate()
+        {
+            let typical = (1.0 / (1.0 + block as f64)).sqrt();
+            assert!(low < typical && typical < high, "block {block}: {low} {typical} {high}");
+        }
+    }
+}
