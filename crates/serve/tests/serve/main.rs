@@ -1,0 +1,8 @@
+//! The server from outside: over real sockets, and in a real browser where there is one.
+
+mod api;
+mod browser;
+mod chromium;
+mod live;
+mod security;
+mod support;
