@@ -154,13 +154,13 @@ impl Browser {
         }
     }
 
-    /// Presses the mouse in the middle of what a selector finds.
+    /// Presses the mouse in the middle of what a selector finds, of its first line if it has several.
     pub(crate) fn click(&mut self, selector: &str) {
         let quoted = json!(selector);
         self.until(&format!("document.querySelector({quoted})"));
         let place = self.value(&format!(
             "(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'center'}}); \
-             const b = e.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; }})()"
+             const b = e.getClientRects()[0]; return [b.left + b.width / 2, b.top + b.height / 2]; }})()"
         ));
         self.mouse("mousePressed", &place[0], &place[1]);
         self.mouse("mouseReleased", &place[0], &place[1]);
