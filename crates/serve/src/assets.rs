@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, kind and content.
-const ASSETS: [(&str, &str, &str); 8] = [
+const ASSETS: [(&str, &str, &str); 9] = [
     ("style.css", "text/css; charset=utf-8", include_str!("../assets/style.css")),
     ("icon.svg", "image/svg+xml", include_str!("../assets/icon.svg")),
     ("scale.js", JAVASCRIPT, include_str!("../assets/scale.js")),
@@ -16,6 +16,7 @@ const ASSETS: [(&str, &str, &str); 8] = [
     ("list.js", JAVASCRIPT, include_str!("../assets/list.js")),
     ("run.js", JAVASCRIPT, include_str!("../assets/run.js")),
     ("compare.js", JAVASCRIPT, include_str!("../assets/compare.js")),
+    ("suite.js", JAVASCRIPT, include_str!("../assets/suite.js")),
 ];
 
 /// One file.

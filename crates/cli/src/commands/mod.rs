@@ -7,6 +7,7 @@ mod generate;
 mod inspect;
 mod parity;
 mod policies;
+mod serve;
 mod train;
 
 use crate::failure::Failure;
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Generate(generate::Generate),
     Bench(bench::Bench),
     Completions(completions::Completions),
+    Serve(serve::Serve),
 }
 
 impl Command {
@@ -38,6 +40,7 @@ impl Command {
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
+            Self::Serve(command) => command.run(),
         }
     }
 }

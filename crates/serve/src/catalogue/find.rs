@@ -23,7 +23,7 @@ pub(crate) fn find(root: &Path) -> Found {
     let name = name.file_name().map_or("runs".into(), printable);
     if is_suite(root) {
         found.suites.push((name, root.into()));
-        search(root, "", DEPTH, &mut found);
+        inside_suite(root, "", DEPTH, &mut found);
     } else if is_run(root) {
         found.runs.push((name, root.into()));
     } else {
@@ -45,15 +45,20 @@ fn search(folder: &Path, name: &str, depth: usize, found: &mut Found) {
         let path = entry.path();
         let name = if name.is_empty() { part } else { format!("{name}/{part}") };
         if is_suite(&path) {
-            found.suites.push((name.clone(), path.clone()));
+            inside_suite(&path, &name, depth - 1, found);
+            found.suites.push((name, path));
         } else if is_run(&path) {
             found.runs.push((name, path));
-            continue;
-        }
-        if kind.is_dir() && depth > 1 {
+        } else if kind.is_dir() && depth > 1 {
             search(&path, &name, depth - 1, found);
         }
     }
+}
+
+/// A suite keeps its runs in `runs`, and beside it what is nobody's run, such as trials of speed.
+fn inside_suite(suite: &Path, name: &str, depth: usize, found: &mut Found) {
+    let name = if name.is_empty() { "runs".into() } else { format!("{name}/runs") };
+    search(&suite.join("runs"), &name, depth.max(1), found);
 }
 
 /// Metrics without settings are a run, too: a broken one.
@@ -62,7 +67,7 @@ fn is_run(path: &Path) -> bool {
 }
 
 fn is_suite(path: &Path) -> bool {
-    path.join("table.json").is_file() || path.join("suite.toml").is_file()
+    path.join("table.json").is_file() || path.join("suite.json").is_file()
 }
 
 /// A name that is not UTF-8 is shown with escapes, so that no two are the same.
@@ -86,13 +91,18 @@ mod tests {
         make(root.path(), "alone/inner", "config.toml");
         make(root.path(), "suite", "table.json");
         make(root.path(), "suite/runs/mgr-0", "config.toml");
+        make(root.path(), "suite/pace/mgr", "config.toml");
+        make(root.path(), "started", "suite.json");
         make(root.path(), "half", "metrics.jsonl");
         make(root.path(), ".hidden", "config.toml");
         make(root.path(), "nothing/here", "notes.txt");
         let found = find(root.path());
         let names: Vec<&str> = found.runs.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["alone", "half", "suite/runs/mgr-0"]);
-        assert_eq!(found.suites[0].0, "suite");
+        let names: Vec<&str> = found.suites.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["started", "suite"]);
+        let suite = find(&root.path().join("suite"));
+        assert_eq!((suite.runs[0].0.as_str(), suite.suites[0].0.as_str()), ("runs/mgr-0", "suite"));
     }
 
     #[test]

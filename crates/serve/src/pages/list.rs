@@ -96,7 +96,8 @@ fn render(app: &App) -> Html<String> {
     page(app, "runs", "list", &body)
 }
 
-fn head() -> String {
+/// The head line.
+pub(super) fn head() -> String {
     let mut text = String::from(
         "<thead><tr><th class=\"pick\"><input type=\"checkbox\" id=\"all\" aria-label=\"Select all shown\"></th>",
     );

@@ -50,17 +50,21 @@ fn suites_show_their_table_and_their_runs() {
     let site = Site::new(|root| {
         run(root, "alone", "nag", 10);
         run(root, "suite/runs/mgr-0", "mgr", 10);
-        let table = json!({"verdict": "mgr is ahead", "rows": [{"policy": "mgr", "loss": 1.25}]});
+        let table = json!({
+            "baseline": "mgr", "metric": "validation loss", "verdict": ["mgr is <ahead>"],
+            "columns": ["policy", "validation loss"], "rows": [["mgr", "1.2500 ± 0.01"]],
+            "figures": [],
+        });
         fs::write(root.join("suite/table.json"), table.to_string()).unwrap();
         run(root, "bad/runs/x", "mgr", 10);
         fs::write(root.join("bad/table.json"), "{").unwrap();
     });
     assert_eq!(site.json("/api/suites"), json!(["bad", "suite"]));
     let suite = site.json("/api/suites/suite");
-    assert_eq!(suite["table"]["rows"][0]["loss"], 1.25);
+    assert_eq!(suite["table"]["rows"][0][0], "mgr");
     assert_eq!(suite["runs"].as_array().unwrap().len(), 1);
     let page = site.get("/suites/suite").body;
-    assert!(page.contains("mgr is ahead") && page.contains("1.2500"), "{page}");
+    assert!(page.contains("mgr is &lt;ahead&gt;") && page.contains("1.2500 ± 0.01"), "{page}");
     assert!(page.contains("/runs/suite%2Fruns%2Fmgr-0"), "{page}");
     let page = site.get("/suites/bad").body;
     assert!(page.contains("table.json is damaged"), "{page}");

@@ -35,7 +35,8 @@ fn click_through(count: usize) {
     browser.until("document.getElementById('count').textContent !== ''");
     // The browser's own clock, from the request to a page that is ready; a machine that is busy with
     // other tests may take twice the second that it should.
-    let ready = browser.value("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd");
+    let ready =
+        browser.value("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd");
     let ready = ready.as_f64().unwrap();
     let _ = writeln!(std::io::stderr(), "{count} runs: ready after {ready:.0} ms");
     assert!(ready < 2000.0, "{count} runs took {ready} ms");

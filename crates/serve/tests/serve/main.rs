@@ -4,5 +4,6 @@ mod api;
 mod browser;
 mod chromium;
 mod live;
+mod screenshots;
 mod security;
 mod support;
