@@ -85,7 +85,7 @@ export class Chart {
     const range = this.zoom ?? (places ? xs : padded(...xs, { air: 0.01, log: xLog }));
     const x = scale(...range, inner.left, inner.right, { log: xLog, count });
     const yRange = isHeat ? ys : padded(...ys, { log });
-    const y = scale(...yRange, inner.bottom, inner.top, { log, count: 5 });
+    const y = scale(...yRange, inner.bottom, inner.top, { log, count: Math.round(this.height / 50) });
     Object.assign(this, { x, y, inner, drawnLog: log });
     if (places) x.ticks = this.names(figure.x, range, Math.floor((inner.right - inner.left) / 46));
     if (isHeat) y.ticks = this.names(figure.y, ys, Math.floor((inner.bottom - inner.top) / 22));
@@ -268,14 +268,19 @@ function closest(values, wanted) {
   return Math.abs(values[high] - wanted) < Math.abs(values[low] - wanted) ? high : low;
 }
 
-/** An exponential mean that is right from its first value on. */
+/** A mean over neighbours on both sides that weigh less the further they are, so that it lags behind nothing. */
 export function smooth(values, share) {
-  let [sum, weight] = [0, 0];
-  return values.map((value) => {
-    if (value === null || !Number.isFinite(value)) return null;
-    [sum, weight] = [sum * share + value * (1 - share), weight * share + (1 - share)];
-    return sum / weight;
-  });
+  const isNumber = (value) => value !== null && Number.isFinite(value);
+  const oneWay = (values) => {
+    let [sum, weight] = [0, 0];
+    return values.map((value) => {
+      if (!isNumber(value)) return [sum, weight];
+      [sum, weight] = [sum * share + value, weight * share + 1];
+      return [sum, weight];
+    });
+  };
+  const [before, after] = [oneWay(values), oneWay([...values].reverse()).reverse()];
+  return values.map((value, i) => (isNumber(value) ? (before[i][0] + after[i][0] - value) / (before[i][1] + after[i][1] - 1) : null));
 }
 
 export const AXES = {

@@ -2,13 +2,22 @@
 
 const SUFFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
+/** How many decimals a step needs to be told exactly: 2 for 0.25. */
+function decimals(step) {
+  for (let digits = 0; digits < 6; digits++) {
+    const shifted = step * 10 ** digits;
+    if (shifted >= 0.999 && Math.abs(shifted - Math.round(shifted)) < 1e-6 * shifted) return digits;
+  }
+  return 6;
+}
+
 /** A number in a few characters; `step` is the distance of ticks. */
 export function short(value, step = 0) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size < 1e-3 || size >= 1e15) return value.toExponential(1).replace("e+", "e").replace(".0e", "e");
   const [unit, suffix] = SUFFIXES.find(([unit]) => size >= 10 * unit || (size >= unit && unit > 1e3)) ?? [1, ""];
-  const digits = step ? Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9)) : size / unit >= 100 ? 0 : 2;
+  const digits = step ? decimals(step / unit) : size / unit >= 100 ? 0 : 2;
   const text = (value / unit).toFixed(Math.min(digits, 6));
   return (step || !text.includes(".") ? text : text.replace(/\.?0+$/, "")) + (suffix && ` ${suffix}`);
 }

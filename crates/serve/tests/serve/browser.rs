@@ -181,3 +181,27 @@ fn a_name_with_a_script_runs_nothing() {
     assert_eq!(browser.value("document.querySelectorAll('img').length"), 1);
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
+
+#[test]
+fn ticks_say_where_they_stand() {
+    let Some(mut browser) = browser(1280) else { return };
+    let site = Site::new(|_| {});
+    browser.open(site.server.url());
+    let wrong = browser.value(
+        "import('/assets/scale.js').then(({ scale }) => { \
+           const wrong = []; \
+           const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 }; \
+           for (const low of [-3, 0, 0.01, 1.24, 999, 12345]) { \
+             for (const width of [0.003, 0.05, 1.3, 7, 260, 9000, 2.6e6]) { \
+               for (const log of low > 0 ? [false, true] : [false]) { \
+                 const ticks = scale(low, low + width, 0, 100, { log, count: 5 }).ticks; \
+                 const read = ({ text }) => { const [n, u] = text.split(' '); return n * (units[u] ?? 1); }; \
+                 for (const tick of ticks) { \
+                   if (Math.abs(read(tick) - tick.value) > 1e-6 + 1e-4 * Math.abs(tick.value)) wrong.push([low, width, log, tick]); \
+                 } \
+                 if (!ticks.length || new Set(ticks.map(t => t.text)).size !== ticks.length) wrong.push([low, width, log]); \
+               } } } \
+           return JSON.stringify(wrong); })",
+    );
+    assert_eq!(wrong, "[]");
+}
