@@ -82,6 +82,19 @@ pub struct EvaluationPoint {
     pub exact_match: Option<f64>,
 }
 
+/// A line of `metrics.jsonl`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Metric {
+    /// A step of training.
+    Train(StepPoint),
+    /// An evaluation.
+    Eval(EvaluationPoint),
+    /// Something that a later version writes.
+    #[serde(other)]
+    Other,
+}
+
 /// A text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
@@ -194,14 +207,6 @@ pub fn status(path: &Path) -> Status {
 
 /// Steps and evaluations stand in one file.
 fn metrics(path: &Path) -> Result<(Vec<StepPoint>, Vec<EvaluationPoint>), RunError> {
-    #[derive(Deserialize)]
-    #[serde(tag = "kind", rename_all = "snake_case")]
-    enum Metric {
-        Train(StepPoint),
-        Eval(EvaluationPoint),
-        #[serde(other)]
-        Other,
-    }
     let (mut steps, mut evaluations) = (Vec::new(), Vec::new());
     for metric in lines(path)? {
         match metric {

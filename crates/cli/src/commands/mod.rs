@@ -10,6 +10,7 @@ mod inspect;
 mod parity;
 mod policies;
 mod report;
+mod serve;
 mod train;
 
 use crate::failure::Failure;
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Completions(completions::Completions),
     Compare(compare::Compare),
     Diagnose(diagnose::Diagnose),
+    Serve(serve::Serve),
 }
 
 impl Command {
@@ -47,6 +49,7 @@ impl Command {
             Self::Completions(command) => command.run(),
             Self::Compare(command) => command.run(),
             Self::Diagnose(command) => command.run(),
+            Self::Serve(command) => command.run(),
         }
     }
 }

@@ -15,8 +15,18 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 10] =
-    ["policies", "parity", "inspect", "generate", "bench", "completions", "compare", "diagnose", "report", "serve"];
+const COMMANDS: [&str; 10] = [
+    "policies",
+    "parity",
+    "inspect",
+    "generate",
+    "bench",
+    "completions",
+    "compare",
+    "diagnose",
+    "report",
+    "serve",
+];
 
 #[test]
 fn completions_name_every_command() {

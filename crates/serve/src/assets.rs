@@ -1,0 +1,32 @@
+//! Scripts and styles, part of the binary.
+
+use axum::extract::Path;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Name, kind and content.
+const ASSETS: [(&str, &str, &str); 9] = [
+    ("style.css", "text/css; charset=utf-8", include_str!("../assets/style.css")),
+    ("icon.svg", "image/svg+xml", include_str!("../assets/icon.svg")),
+    ("scale.js", JAVASCRIPT, include_str!("../assets/scale.js")),
+    ("marks.js", JAVASCRIPT, include_str!("../assets/marks.js")),
+    ("chart.js", JAVASCRIPT, include_str!("../assets/chart.js")),
+    ("list.js", JAVASCRIPT, include_str!("../assets/list.js")),
+    ("run.js", JAVASCRIPT, include_str!("../assets/run.js")),
+    ("compare.js", JAVASCRIPT, include_str!("../assets/compare.js")),
+    ("suite.js", JAVASCRIPT, include_str!("../assets/suite.js")),
+];
+
+/// One file.
+pub(crate) async fn asset(Path(name): Path<String>) -> Response {
+    match ASSETS.iter().find(|(known, ..)| *known == name) {
+        // Asked for again after an update of hadal, so it is not kept.
+        Some((_, kind, text)) => {
+            ([(header::CONTENT_TYPE, *kind), (header::CACHE_CONTROL, "no-cache")], *text)
+                .into_response()
+        }
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}

@@ -1,0 +1,127 @@
+//! Where runs and suites are below a folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Deeper folders are not searched: `group/suite/depth/runs/run` is five.
+const DEPTH: usize = 6;
+
+/// Runs and suites, each with its name: the path below the root, joined by `/`.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) runs: Vec<(String, PathBuf)>,
+    pub(crate) suites: Vec<(String, PathBuf)>,
+}
+
+/// Looks for folders that hold a run, whole or broken, and for suites.
+///
+/// Folders inside of runs, hidden ones and links to folders that are no runs are left out.
+pub(crate) fn find(root: &Path) -> Found {
+    let mut found = Found::default();
+    // The folder itself is called by its name, since `.` is no part of an address.
+    let name = std::path::absolute(root).unwrap_or_else(|_| root.into());
+    let name = name.file_name().map_or("runs".into(), printable);
+    if is_suite(root) {
+        found.suites.push((name, root.into()));
+        inside_suite(root, "", DEPTH, &mut found);
+    } else if is_run(root) {
+        found.runs.push((name, root.into()));
+    } else {
+        search(root, "", DEPTH, &mut found);
+    }
+    found.runs.sort();
+    found.suites.sort();
+    found
+}
+
+fn search(folder: &Path, name: &str, depth: usize, found: &mut Found) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let part = printable(&entry.file_name());
+        let Ok(kind) = entry.file_type() else { continue };
+        if part.starts_with('.') || !(kind.is_dir() || kind.is_symlink()) {
+            continue;
+        }
+        let path = entry.path();
+        let name = if name.is_empty() { part } else { format!("{name}/{part}") };
+        if is_suite(&path) {
+            inside_suite(&path, &name, depth - 1, found);
+            found.suites.push((name, path));
+        } else if is_run(&path) {
+            found.runs.push((name, path));
+        } else if kind.is_dir() && depth > 1 {
+            search(&path, &name, depth - 1, found);
+        }
+    }
+}
+
+/// A suite keeps its runs in `runs`, and beside it what is nobody's run, such as trials of speed.
+fn inside_suite(suite: &Path, name: &str, depth: usize, found: &mut Found) {
+    let name = if name.is_empty() { "runs".into() } else { format!("{name}/runs") };
+    search(&suite.join("runs"), &name, depth.max(1), found);
+}
+
+/// Metrics without settings are a run, too: a broken one.
+fn is_run(path: &Path) -> bool {
+    path.join("config.toml").is_file() || path.join("metrics.jsonl").is_file()
+}
+
+fn is_suite(path: &Path) -> bool {
+    path.join("table.json").is_file() || path.join("suite.json").is_file()
+}
+
+/// A name that is not UTF-8 is shown with escapes, so that no two are the same.
+fn printable(name: &std::ffi::OsStr) -> String {
+    name.to_str().map_or_else(|| format!("{name:?}"), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make(root: &Path, folder: &str, file: &str) {
+        fs::create_dir_all(root.join(folder)).unwrap();
+        fs::write(root.join(folder).join(file), "").unwrap();
+    }
+
+    #[test]
+    fn runs_are_found_alone_and_in_suites_but_not_inside_of_runs() {
+        let root = tempfile::tempdir().unwrap();
+        make(root.path(), "alone", "config.toml");
+        make(root.path(), "alone/inner", "config.toml");
+        make(root.path(), "suite", "table.json");
+        make(root.path(), "suite/runs/mgr-0", "config.toml");
+        make(root.path(), "suite/pace/mgr", "config.toml");
+        make(root.path(), "started", "suite.json");
+        make(root.path(), "half", "metrics.jsonl");
+        make(root.path(), ".hidden", "config.toml");
+        make(root.path(), "nothing/here", "notes.txt");
+        let found = find(root.path());
+        let names: Vec<&str> = found.runs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["alone", "half", "suite/runs/mgr-0"]);
+        let names: Vec<&str> = found.suites.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["started", "suite"]);
+        let suite = find(&root.path().join("suite"));
+        assert_eq!((suite.runs[0].0.as_str(), suite.suites[0].0.as_str()), ("runs/mgr-0", "suite"));
+    }
+
+    #[test]
+    fn a_folder_that_is_a_run_is_the_only_one() {
+        let root = tempfile::tempdir().unwrap();
+        make(root.path(), "mine", "config.toml");
+        let found = find(&root.path().join("mine"));
+        assert_eq!(found.runs, [("mine".to_owned(), root.path().join("mine"))]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_to_runs_are_runs_and_links_in_circles_do_no_harm() {
+        let root = tempfile::tempdir().unwrap();
+        make(root.path(), "run", "config.toml");
+        std::os::unix::fs::symlink(root.path().join("run"), root.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("circle")).unwrap();
+        let found = find(root.path());
+        let names: Vec<&str> = found.runs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["link", "run"]);
+    }
+}

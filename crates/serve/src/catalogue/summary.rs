@@ -1,0 +1,146 @@
+//! What the list shows of a run.
+
+use crate::note;
+use crate::series::{finite_median, thin};
+use crate::tail::Tail;
+use hadal_report::run::{self, Run, Status};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+/// Places of a sparkline.
+const SPARK: usize = 48;
+/// The speed that is shown is the median of this many last steps.
+const RECENT: usize = 50;
+
+/// One line of the list. What is unknown is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    /// The path below the folder of runs.
+    pub(crate) id: String,
+    /// `done`, `running`, `failed`, `stopped` or `broken`.
+    pub(crate) status: Standing,
+    /// Why it is broken.
+    pub(crate) reason: Option<String>,
+    pub(crate) residual: String,
+    pub(crate) seed: Option<i64>,
+    pub(crate) blocks: Option<i64>,
+    pub(crate) width: Option<i64>,
+    pub(crate) step: u64,
+    pub(crate) steps: Option<u64>,
+    pub(crate) tokens: u64,
+    pub(crate) train_loss: Option<f64>,
+    pub(crate) held_out_loss: Option<f64>,
+    pub(crate) accuracy: Option<f64>,
+    pub(crate) tokens_per_second: Option<f64>,
+    /// When metrics were last written, in seconds since 1970.
+    pub(crate) changed: u64,
+    pub(crate) note: String,
+    /// Training loss, thinned.
+    pub(crate) spark: Vec<(f32, f32)>,
+}
+
+/// How a run stands, or that nobody can tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Standing {
+    Done,
+    Running,
+    Failed,
+    Stopped,
+    #[default]
+    Broken,
+}
+
+impl Standing {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Running => "running",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+impl From<Status> for Standing {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Done => Self::Done,
+            Status::Running => Self::Running,
+            Status::Failed => Self::Failed,
+            Status::Stopped => Self::Stopped,
+        }
+    }
+}
+
+impl Summary {
+    /// Reads what the list shows: settings and metrics, not samples or figures.
+    pub(crate) fn read(id: &str, path: &Path) -> Self {
+        let mut summary = Self { id: id.into(), changed: changed(path), ..Self::default() };
+        summary.note = note::read(path);
+        match summary.fill(path) {
+            Ok(()) => summary.status = run::status(path).into(),
+            Err(reason) => summary.reason = Some(reason),
+        }
+        summary
+    }
+
+    fn fill(&mut self, path: &Path) -> Result<(), String> {
+        if !Run::is_run(path) {
+            return Err(
+                "no config.toml: not a run of hadal train, or one that lost its settings".into()
+            );
+        }
+        let config = path.join("config.toml");
+        let text = fs::read_to_string(&config)
+            .map_err(|reason| format!("cannot read config.toml: {reason}"))?;
+        let settings: toml::Table =
+            toml::from_str(&text).map_err(|reason| format!("config.toml is damaged: {reason}"))?;
+        let integer = |table: &str, key: &str| settings.get(table)?.get(key)?.as_integer();
+        let kind = settings.get("residual").and_then(|table| table.get("kind"));
+        self.residual = kind.and_then(toml::Value::as_str).unwrap_or("unknown").to_owned();
+        self.seed = settings.get("seed").and_then(toml::Value::as_integer);
+        self.blocks = integer("model", "n_layers");
+        self.width = integer("model", "d_model");
+        self.steps = integer("train", "steps").and_then(|steps| u64::try_from(steps).ok());
+        let mut tail = Tail::new(path);
+        let points = tail.rest().map_err(|error| error.to_string())?;
+        if let Some(last) = points.steps.last() {
+            (self.step, self.tokens) = (last.step, last.tokens);
+            self.train_loss = last.loss;
+        }
+        if let Some(last) = points.evaluations.last() {
+            (self.held_out_loss, self.accuracy) = (last.loss, last.accuracy);
+        }
+        let recent = &points.steps[points.steps.len().saturating_sub(RECENT)..];
+        self.tokens_per_second = finite_median(recent.iter().map(|step| step.tokens_per_second));
+        let places = thin(&points.steps, SPARK);
+        let spark = places.into_iter().map(|place| &points.steps[place]);
+        self.spark = spark.filter_map(|step| Some((step.step as f32, step.loss? as f32))).collect();
+        Ok(())
+    }
+}
+
+/// Changes when something that a summary reads has changed.
+pub(crate) fn stamp(path: &Path) -> String {
+    let files = ["config.toml", "metrics.jsonl", "note.txt"];
+    let stamps = files.map(|file| match fs::metadata(path.join(file)) {
+        Ok(file) => {
+            let time = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            format!("{}@{}", file.len(), time.map_or(0, |time| time.as_nanos()))
+        }
+        Err(_) => "-".into(),
+    });
+    stamps.join(" ")
+}
+
+fn changed(path: &Path) -> u64 {
+    let time = ["metrics.jsonl", "config.toml"].into_iter().find_map(|file| {
+        let time = fs::metadata(path.join(file)).ok()?.modified().ok()?;
+        time.duration_since(UNIX_EPOCH).ok()
+    });
+    time.map_or(0, |time| time.as_secs())
+}

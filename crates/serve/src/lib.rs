@@ -1,0 +1,28 @@
+//! Live pages over a folder of runs: `hadal serve`.
+//!
+//! Everything that is shown is read from run folders, which `hadal train` writes and this crate never
+//! changes, except for a note that a person with the token may leave. `runs.sqlite` only saves reading
+//! again what has not changed; it can be deleted at any time.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), hadal_serve::ServeError> {
+//! let server = hadal_serve::Server::bind(hadal_serve::Options::new("runs"))?;
+//! println!("{}", server.url());
+//! server.run()
+//! # }
+//! ```
+
+mod api;
+mod app;
+mod assets;
+mod catalogue;
+mod events;
+mod guard;
+mod machine;
+mod note;
+mod pages;
+mod series;
+mod server;
+mod tail;
+
+pub use server::{DEFAULT_HOST, DEFAULT_PORT, Handle, Options, ServeError, Server};

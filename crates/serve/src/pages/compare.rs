@@ -1,0 +1,74 @@
+//! Several runs in one chart.
+
+use super::html::{Safe, loss, part, scaled};
+use super::{answer, page};
+use crate::api::{COMPARED, named};
+use crate::app::{App, Trouble, blocking};
+use axum::extract::{Query, State};
+use axum::response::{Html, Response};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// The page.
+pub(crate) async fn compare(
+    State(app): State<Arc<App>>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Response {
+    let ids = named(&query);
+    let made = blocking(&app, move |app| Ok::<_, Trouble>(render(app, &ids))).await;
+    answer(&app, made)
+}
+
+fn render(app: &App, ids: &[String]) -> Html<String> {
+    let mut body = format!("<div class=\"title\"><h1>{} runs compared</h1></div>\n", ids.len());
+    if ids.is_empty() || ids.len() > COMPARED {
+        let _ = write!(
+            body,
+            "<p class=\"empty\">Select 1 to {COMPARED} runs in <a href=\"/\">the list</a>; {} are selected.</p>",
+            ids.len()
+        );
+        return page(app, "compare", "", &body);
+    }
+    body.push_str(
+        "<div class=\"tools\"><label>By <select id=\"by\"><option value=\"step\">step</option>\
+         <option value=\"tokens\">tokens</option><option value=\"seconds\">time</option></select></label>\
+         <label>Smoothing <select id=\"smooth\"><option value=\"0\">none</option>\
+         <option value=\"0.9\" selected>some</option><option value=\"0.98\">much</option></select></label>\
+         <span class=\"grow\"></span><span id=\"live\" class=\"faint\"></span></div>\n\
+         <div class=\"charts\" id=\"compare\"><div class=\"chart wide\" id=\"held\"></div>\
+         <div class=\"chart wide\" id=\"train\"></div>\
+         <div class=\"chart wide\" id=\"accuracy\" hidden></div></div>\n<p class=\"reason\" id=\"broken\"></p>\n",
+    );
+    body.push_str(
+        "<h2>Last values</h2>\n<div class=\"scroll\"><table><thead><tr><th>Run</th><th>Policy</th>\
+         <th class=\"number\">Seed</th><th class=\"number\">Steps</th><th class=\"number\">Training loss</th>\
+         <th class=\"number\">Held-out</th><th class=\"number\">Tokens/s</th></tr></thead><tbody>\n",
+    );
+    let catalogue = app.catalogue();
+    for id in ids {
+        let Some(run) = catalogue.run(id).map(|entry| &entry.summary) else {
+            let _ = writeln!(
+                body,
+                "<tr><td>{}</td><td colspan=\"6\" class=\"reason\">not there</td></tr>",
+                Safe(id)
+            );
+            continue;
+        };
+        let _ = writeln!(
+            body,
+            "<tr><td><a href=\"/runs/{}\">{}</a></td><td>{}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td></tr>",
+            part(id),
+            Safe(id),
+            Safe(&run.residual),
+            run.seed.map_or("–".into(), |seed| seed.to_string()),
+            run.step,
+            loss(run.train_loss),
+            loss(run.held_out_loss),
+            scaled(run.tokens_per_second)
+        );
+    }
+    body.push_str("</tbody></table></div>");
+    page(app, "compare", "compare", &body)
+}

@@ -1,0 +1,162 @@
+//! One run: live curves, samples, settings, diagnosis, resources.
+
+use super::html::{Safe, loss, part, scaled};
+use super::{answer, page};
+use crate::app::{App, Trouble, blocking};
+use crate::catalogue::{Standing, Summary};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{Html, Response};
+use hadal_report::run::{Run, Sample};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// The newest samples; the rest is in the API.
+const SAMPLES: usize = 6;
+
+/// The page.
+pub(crate) async fn run(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+    let made = blocking(&app, move |app| render(app, &id)).await;
+    answer(&app, made)
+}
+
+fn render(app: &App, id: &str) -> Result<Html<String>, Trouble> {
+    let folder = app.folder(id)?;
+    let summary = app.catalogue().run(id).map(|entry| entry.summary.clone());
+    let summary = summary.ok_or_else(|| Trouble::new(StatusCode::NOT_FOUND, "the run is gone"))?;
+    let read = Run::read(&folder);
+    let status = match read {
+        Ok(_) => summary.status,
+        Err(_) => Standing::Broken,
+    };
+    let mut body = format!(
+        "<div class=\"title\"><h1>{}</h1><span id=\"status\" class=\"pill {word}\">{word}</span></div>\n",
+        Safe(id),
+        word = status.word()
+    );
+    match read {
+        Err(error) => {
+            let _ = write!(
+                body,
+                "<p class=\"reason\" id=\"reason\">This run cannot be read: {}.</p>\n\
+                 <p class=\"faint\">Its folder is {}. Nothing in it was changed.</p>",
+                Safe(error),
+                Safe(folder.display())
+            );
+            Ok(page(app, id, "", &body))
+        }
+        Ok(run) => {
+            whole(&mut body, app, &summary, &run);
+            Ok(page(app, id, "run", &body))
+        }
+    }
+}
+
+fn whole(body: &mut String, app: &App, summary: &Summary, run: &Run) {
+    let id = &summary.id;
+    tiles(body, summary, run);
+    let writable = app.token.is_some();
+    let _ = writeln!(
+        body,
+        "<section id=\"run\" data-id=\"{}\" data-link=\"{}\" data-steps=\"{}\">\n\
+         <div class=\"tools\"><label>By <select id=\"by\"><option value=\"step\">step</option>\
+         <option value=\"tokens\">tokens</option><option value=\"seconds\">time</option></select></label>\
+         <label>Smoothing <select id=\"smooth\"><option value=\"0\">none</option>\
+         <option value=\"0.9\" selected>some</option><option value=\"0.98\">much</option></select></label>\
+         <span class=\"grow\"></span><span id=\"live\" class=\"faint\"></span></div>\n\
+         <div class=\"charts\"><div class=\"chart\" id=\"loss\"></div><div class=\"chart\" id=\"accuracy\" hidden></div>\
+         <div class=\"chart\" id=\"gradient\"></div><div class=\"chart\" id=\"speed\"></div></div>\n</section>",
+        Safe(id),
+        part(id),
+        summary.steps.unwrap_or(0),
+    );
+    note(body, summary, writable);
+    if run.figures.is_empty() {
+        let _ = writeln!(
+            body,
+            "<h2>Diagnosis</h2>\n<p class=\"faint\">No figures yet: <code>hadal diagnose {}</code> makes them.</p>",
+            Safe(run.path.display())
+        );
+    } else {
+        body.push_str("<h2>Diagnosis</h2>\n<div class=\"charts\" id=\"figures\"></div>\n");
+    }
+    samples(body, &run.samples);
+    settings(body, run);
+}
+
+fn tiles(body: &mut String, summary: &Summary, run: &Run) {
+    let steps = summary.steps.map_or(String::new(), |steps| format!("<small>of {steps}</small>"));
+    let accuracy = summary.accuracy.map_or(String::new(), |share| {
+        tile("Accuracy", "t-accuracy", &format!("{:.1} %", share * 100.0))
+    });
+    let parameters = run.outcome.map_or(String::new(), |outcome| {
+        tile("Parameters", "t-parameters", &scaled(Some(outcome.parameters as f64)))
+    });
+    let policy = format!("{} <small>seed {}</small>", Safe(run.residual()), run.seed());
+    let _ = writeln!(
+        body,
+        "<div class=\"tiles\">{}{}{}{}{accuracy}{}{}{parameters}{}{}</div>",
+        tile("Policy", "t-policy", &policy),
+        tile("Step", "t-step", &format!("{}{steps}", summary.step)),
+        tile("Training loss", "t-train", &loss(summary.train_loss)),
+        tile("Held-out loss", "t-held", &loss(summary.held_out_loss)),
+        tile("Tokens", "t-tokens", &scaled(Some(summary.tokens as f64))),
+        tile("Tokens/s", "t-speed", &scaled(summary.tokens_per_second)),
+        tile(
+            "Memory",
+            "t-memory",
+            &run.outcome.map_or("–".into(), |o| format!("{:.0} MB", o.peak_rss_mb))
+        ),
+        tile("Folder", "t-folder", "–"),
+    );
+}
+
+/// `value` is HTML already.
+fn tile(title: &str, id: &str, value: &str) -> String {
+    format!("<div class=\"tile\"><span>{title}</span><b id=\"{id}\">{value}</b></div>")
+}
+
+fn note(body: &mut String, summary: &Summary, writable: bool) {
+    if writable {
+        let _ = writeln!(
+            body,
+            "<h2>Note</h2>\n<div class=\"noteform\"><textarea id=\"note\" rows=\"3\" maxlength=\"4000\" \
+             aria-label=\"Note\">{}</textarea><div class=\"tools\"><input id=\"token\" type=\"password\" \
+             placeholder=\"Token\" aria-label=\"Token\" autocomplete=\"off\"><button id=\"save\">Save note</button>\
+             <span id=\"saved\" class=\"faint\"></span></div></div>",
+            Safe(&summary.note)
+        );
+    } else if !summary.note.is_empty() {
+        let _ = writeln!(body, "<h2>Note</h2>\n<pre class=\"text\">{}</pre>", Safe(&summary.note));
+    }
+}
+
+fn samples(body: &mut String, samples: &[Sample]) {
+    if samples.is_empty() {
+        return;
+    }
+    body.push_str("<h2>Samples</h2>\n<div class=\"samples\">");
+    for sample in samples.iter().rev().take(SAMPLES) {
+        let _ = write!(
+            body,
+            "<figure><figcaption>step {}</figcaption><pre class=\"text\">{}</pre></figure>",
+            sample.step,
+            Safe(&sample.text)
+        );
+    }
+    body.push_str("</div>\n");
+}
+
+fn settings(body: &mut String, run: &Run) {
+    let text = toml::to_string(&run.settings).unwrap_or_default();
+    let about = serde_json::to_string_pretty(&run.about).unwrap_or_default();
+    let _ = write!(
+        body,
+        "<h2>Settings</h2>\n<details><summary>config.toml</summary><pre class=\"text\">{}</pre></details>\n\
+         <details><summary>run.json</summary><pre class=\"text\">{}</pre></details>\n\
+         <p class=\"faint\">{}</p>",
+        Safe(text.trim_end()),
+        Safe(about),
+        Safe(run.path.display())
+    );
+}

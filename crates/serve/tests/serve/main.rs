@@ -1,0 +1,9 @@
+//! The server from outside: over real sockets, and in a real browser where there is one.
+
+mod api;
+mod browser;
+mod chromium;
+mod live;
+mod screenshots;
+mod security;
+mod support;
