@@ -228,8 +228,10 @@ fn figures(directory: &Path) -> Result<Vec<Figure>, RunError> {
     let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-    paths.sort();
-    paths.iter().filter_map(|path| optional(path).transpose()).collect()
+    let read = paths.iter().filter_map(|path| optional(path).transpose());
+    let mut figures = read.collect::<Result<Vec<Figure>, _>>()?;
+    figures.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(figures)
 }
 
 fn optional<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, RunError> {

@@ -7,6 +7,7 @@ use hadal_lab::compare::{
     Budget, CompareError, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite,
     SuiteFolder, Task, Watch, compare,
 };
+use hadal_report::page::{Request, write};
 use hadal_report::suite::SuiteTable;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -94,7 +95,13 @@ impl Compare {
             true => print_json(&results)?,
             false => show(&table)?,
         }
-        tell(&closing(&out))?;
+        let report = Request {
+            inputs: vec![out.clone()],
+            output: out.join("report.html"),
+            ..Request::default()
+        };
+        let report = write(&report, |_| ()).map_err(Failure::failed)?;
+        tell(&closing(&out, &report.report))?;
         let broken = |state: &RunState| matches!(state, RunState::Failed(_) | RunState::Stopped);
         match results.runs.iter().filter(|run| broken(&run.state)).count() {
             0 => Ok(ExitCode::SUCCESS),
@@ -207,16 +214,16 @@ fn opening(suite: &Suite, lanes: Lanes, out: &Path) -> String {
     )
 }
 
-fn closing(out: &Path) -> String {
+fn closing(out: &Path, report: &Path) -> String {
     let at = |name: &str| out.join(name).display().to_string();
     format!(
-        "table: {}, {}; every number: {}; runs: {}\nnext: hadal report {} -o {}",
+        "table: {}, {}; every number: {}; runs: {}\nreport: {} (open it in a browser)\nnext: hadal serve {}, or hadal diagnose one of its runs",
         at(SuiteTable::FILE),
         at("table.csv"),
         at("results.json"),
         at(SuiteTable::RUNS),
+        report.display(),
         out.display(),
-        at("report.html")
     )
 }
 

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 ///
 /// RUN is a folder of `hadal train` (its finished model, or else its newest checkpoint, on its own held-out
 /// data), or a directory with a model of hadal or a Hugging Face Llama, which needs --data. Figures are written as
-/// JSON and CSV, by default to RUN/diagnosis.
+/// JSON, CSV and SVG, by default to RUN/diagnosis.
 #[derive(Args)]
 #[command(after_help = "\
 Diagnostics for --only:
@@ -109,7 +109,7 @@ impl Diagnose {
             }
             writeln!(
                 io::stderr(),
-                "{} figures are in {} (JSON and CSV)",
+                "{} figures are in {} (JSON, CSV and SVG)",
                 figures.len(),
                 out.display()
             )?;

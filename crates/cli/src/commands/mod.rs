@@ -20,36 +20,36 @@ use std::process::ExitCode;
 /// Everything that hadal does.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Compare(compare::Compare),
     Train(train::Train),
+    Diagnose(diagnose::Diagnose),
+    Report(report::Report),
+    Serve(serve::Serve),
     Data(data::Data),
     Policies(policies::Policies),
     Parity(parity::Parity),
     Inspect(inspect::Inspect),
     Generate(generate::Generate),
     Bench(bench::Bench),
-    Report(report::Report),
     Completions(completions::Completions),
-    Compare(compare::Compare),
-    Diagnose(diagnose::Diagnose),
-    Serve(serve::Serve),
 }
 
 impl Command {
     /// Does what was asked.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
+            Self::Compare(command) => command.run(),
             Self::Train(command) => command.run(),
+            Self::Diagnose(command) => command.run(),
+            Self::Report(command) => command.run(),
+            Self::Serve(command) => command.run(),
             Self::Data(command) => command.run(),
             Self::Policies(command) => command.run(),
             Self::Parity(command) => command.run(),
             Self::Inspect(command) => command.run(),
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
-            Self::Report(command) => command.run(),
             Self::Completions(command) => command.run(),
-            Self::Compare(command) => command.run(),
-            Self::Diagnose(command) => command.run(),
-            Self::Serve(command) => command.run(),
         }
     }
 }

@@ -99,8 +99,9 @@ fn a_suite_comes_to_a_table_and_what_is_done_is_not_done_again() {
     for words in ["validation loss", "tokens/s", "not distinguishable", "again", "mgr"] {
         assert!(first.stdout.contains(words), "no {words:?} in {}", first.stdout);
     }
-    let next = format!("next: hadal report {}", out.display());
-    assert!(first.stderr.contains(&next), "{}", first.stderr);
+    let report = out.join("report.html");
+    assert!(first.stderr.contains(&report.display().to_string()), "{}", first.stderr);
+    assert!(fs::read_to_string(&report).unwrap().contains("not distinguishable"));
     let results = json(&out.join("results.json"));
     assert_eq!(results["runs"].as_array().unwrap().len(), 6);
     for run in results["runs"].as_array().unwrap() {

@@ -1,20 +1,19 @@
 //! A headless Chromium, driven over its DevTools protocol.
 
+use crate::socket::Socket;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tungstenite::{Message, WebSocket, client};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A browser with one page.
 pub(crate) struct Browser {
     process: Child,
-    socket: WebSocket<TcpStream>,
+    socket: Socket,
     session: String,
     count: u64,
     /// What the page complained about.
@@ -68,10 +67,7 @@ impl Browser {
         // A pipe that nobody reads would fill up.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.ok_or("Chromium did not start")?;
-        let host = address.trim_start_matches("ws://").split('/').next().unwrap_or("");
-        let stream = TcpStream::connect(host).map_err(|error| error.to_string())?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
-        let (socket, _) = client(&address, stream).map_err(|error| error.to_string())?;
+        let socket = Socket::connect(&address, PATIENCE).map_err(|error| error.to_string())?;
         let (session, complaints) = (String::new(), Vec::new());
         let mut browser =
             Self { process, socket, session, count: 0, complaints, _profile: profile };
@@ -95,10 +91,9 @@ impl Browser {
         if !self.session.is_empty() {
             message["sessionId"] = json!(self.session);
         }
-        self.socket.send(Message::text(message.to_string())).unwrap();
+        self.socket.send(&message.to_string()).unwrap();
         loop {
-            let Message::Text(text) = self.socket.read().unwrap() else { continue };
-            let answer: Value = serde_json::from_str(&text).unwrap();
+            let answer: Value = serde_json::from_str(&self.socket.read().unwrap()).unwrap();
             self.listen(&answer);
             if answer["id"] == id {
                 assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);

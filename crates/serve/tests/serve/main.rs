@@ -6,4 +6,5 @@ mod chromium;
 mod live;
 mod screenshots;
 mod security;
+mod socket;
 mod support;
