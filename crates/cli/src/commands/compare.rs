@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 
 /// Compare residual policies under one budget, seed by seed
 ///
-/// A suite is the settings of a run, `seeds`, and a list of [[variant]] that differ in their residual
+/// A suite is the settings of a run, `seeds`, and a list of `[[variant]]` that differ in their residual
 /// stream alone. All variants see the same tokens in the same order and start from the same draws. Each run is
 /// an ordinary run folder DIR/runs/NAME, made by a process of its own. A suite that was stopped or killed
 /// goes on when it is started again, and comes to the same table.

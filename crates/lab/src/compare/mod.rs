@@ -1,7 +1,7 @@
 //! Fair comparison: policies under one budget, seed by seed.
 //!
 //! A [`Suite`] says what is compared. Its runs are ordinary run folders, each made by a process of its
-//! own ([`execute`]), and everything that is said about them is computed from what they left
+//! own ([`execute()`]), and everything that is said about them is computed from what they left
 //! ([`Results`]). So a suite can be killed at any moment: running it again makes what is missing and
 //! comes to the same table.
 //!

@@ -9,6 +9,9 @@ use hadal_report::suite::SuiteTable;
 /// With this many seeds or fewer, only differences far larger than the seeds' can be told apart.
 const FEW_SEEDS: usize = 4;
 
+/// A name, and a cell's text.
+type Column = (&'static str, fn(&Cell) -> String);
+
 impl Results {
     /// The table, the verdict in words, and the figures.
     pub fn table(&self, suite: &Suite) -> SuiteTable {
@@ -27,29 +30,29 @@ impl Results {
         }
     }
 
-    /// Columns that say something: a name, and a cell's text.
-    fn columns(&self) -> Vec<(&'static str, fn(&Cell) -> String)> {
-        let mut columns: Vec<(&'static str, fn(&Cell) -> String)> =
-            vec![("policy", |cell| cell.variant.clone())];
+    /// Columns that say something.
+    fn columns(&self) -> Vec<Column> {
+        let mut columns: Vec<Column> = vec![("policy", |cell| cell.variant.clone())];
         if self.cells.iter().any(|cell| cell.depth.is_some()) {
             columns.push(("blocks", |cell| or_dash(cell.depth.map(|depth| depth.to_string()))));
         }
-        columns.push(("runs", |cell| format!("{}/{}", cell.done.0, cell.done.1)));
-        columns.push(("train loss", |cell| with_spread(&cell.train_loss, 4, 1.0)));
+        // What people look for comes first: on a narrow page the rest is scrolled to.
+        columns.push(("verdict", |cell| match &cell.against {
+            Some(against) => against.verdict.to_string(),
+            None => "baseline".into(),
+        }));
         columns.push(("validation loss", |cell| with_spread(&cell.validation_loss, 4, 1.0)));
         columns.push(("difference", |cell| compared(cell, difference)));
         columns.push(("95 % interval", |cell| {
             compared(cell, |a| or_dash(a.paired.interval95.map(interval)))
         }));
+        columns.push(("p (Holm)", |cell| compared(cell, |a| or_dash(a.p_holm.map(p)))));
         columns.push(("p (t test)", |cell| compared(cell, |a| or_dash(a.paired.p_t.map(p)))));
         columns.push(("p (bootstrap)", |cell| {
             compared(cell, |a| or_dash(a.paired.p_bootstrap.map(p)))
         }));
-        columns.push(("p (Holm)", |cell| compared(cell, |a| or_dash(a.p_holm.map(p)))));
-        columns.push(("verdict", |cell| match &cell.against {
-            Some(against) => against.verdict.to_string(),
-            None => "baseline".into(),
-        }));
+        columns.push(("train loss", |cell| with_spread(&cell.train_loss, 4, 1.0)));
+        columns.push(("runs", |cell| format!("{}/{}", cell.done.0, cell.done.1)));
         if self.cells.iter().any(|cell| cell.accuracy.is_some()) {
             columns.push(("accuracy, %", |cell| {
                 or_dash(cell.accuracy.as_ref().map(|accuracy| with_spread(accuracy, 1, 100.0)))

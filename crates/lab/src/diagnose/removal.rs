@@ -109,10 +109,7 @@ impl Diagnostic for Removals {
             "How much the loss rises when a block, or one of its halves, is left out of the finished model. Bars near \
              zero are parts that do almost nothing.{gaps}"
         );
-        let perplexity = format!(
-            "The same as a change of perplexity, exp(loss), from {:.3} for the whole model.{gaps}",
-            self.loss().exp()
-        );
+        let perplexity = format!("The same as a change of perplexity, exp(loss).{gaps}");
         vec![
             Words {
                 name: "removal-loss",

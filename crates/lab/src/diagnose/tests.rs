@@ -193,11 +193,11 @@ fn the_angle_of_a_nag_sub_layer_is_the_arc_tangent_of_its_gain() {
     let (alphas, log_gain) = lanes::parameters(&decoder).unwrap();
     let lanes = seen(&decoder, &batch, Lanes::new(alphas.clone(), log_gain));
     let writes = seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, 3)));
-    for site in 0..6 {
+    for (site, alpha) in alphas.iter().enumerate() {
         let rotation = lanes.rotation(site).unwrap();
         assert_close(writes.turn(site).unwrap(), rotation, 1e-4);
         // Every modulation starts around one half.
-        assert_close(rotation, (0.5 * alphas[site]).atan().to_degrees(), 0.1);
+        assert_close(rotation, (0.5 * alpha).atan().to_degrees(), 0.1);
     }
     // The norm lane grows by what the rotations say.
     let output = seen(&decoder, &batch, Output::new(3, Bounds::new(&config.residual, 3), log_gain));

@@ -98,6 +98,8 @@ fn one_seed_is_no_verdict() {
     assert!(written.headline.contains("one seed cannot tell"), "{}", written.headline);
     assert!(html.contains("one seed: no interval"));
     assert!(html.contains("<td class=\"differs\">mgr</td>"), "settings that differ stand out");
+    let level = [run(folder.path(), "c", "mgr", 0, 1.0), runs[0].clone()];
+    assert!(report(&level).1.headline.starts_with("a ends lowest"), "nobody has beaten it");
 }
 
 #[test]

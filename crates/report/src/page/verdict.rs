@@ -73,7 +73,10 @@ fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> 
 
 fn headline(compared: &[Compared<'_>], baseline: &str, metric: &str) -> String {
     let measured = compared.iter().filter(|one| one.summary.n > 0);
-    let Some(best) = measured.min_by(|a, b| a.summary.mean.total_cmp(&b.summary.mean)) else {
+    // Of those that end level the baseline is named, since nobody has beaten it.
+    let rank = |one: &&Compared<'_>| (one.summary.mean, one.against.is_some());
+    let order = |a: &(f64, bool), b: &(f64, bool)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+    let Some(best) = measured.min_by(|a, b| order(&rank(a), &rank(b))) else {
         return "Nothing has been measured yet".into();
     };
     let (label, mean) = (&best.group.label, best.summary.mean);

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::Duration;
 
 /// A browser, or nothing where there is none.
-fn browser(width: u32) -> Option<Browser> {
+pub(crate) fn browser(width: u32) -> Option<Browser> {
     if chromium().is_none() {
         let _ = writeln!(
             std::io::stderr(),

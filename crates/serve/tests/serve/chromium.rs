@@ -154,7 +154,7 @@ impl Browser {
         let quoted = json!(selector);
         self.until(&format!("document.querySelector({quoted})"));
         let place = self.value(&format!(
-            "(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'center'}}); \
+            "(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'center', behavior: 'instant'}}); \
              const b = e.getClientRects()[0]; return [b.left + b.width / 2, b.top + b.height / 2]; }})()"
         ));
         self.mouse("mousePressed", &place[0], &place[1]);

@@ -4,6 +4,7 @@ mod api;
 mod browser;
 mod chromium;
 mod live;
+mod report;
 mod screenshots;
 mod security;
 mod socket;
