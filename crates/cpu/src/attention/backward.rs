@@ -8,7 +8,7 @@ use crate::rows::filled;
 use crate::simd::{add_scaled, dot, exp};
 use rayon::prelude::*;
 
-/// Gradients of [`forward`].
+/// Gradients of [`forward()`](super::forward()).
 #[derive(Debug)]
 pub struct Gradient {
     /// Of the joined projections.
@@ -38,7 +38,7 @@ pub(super) struct BackRoom {
     packed_d_out: Packed,
 }
 
-/// `d_mixed` is the gradient of [`Output::mixed`]; `mixed` and `log_sums` are those of the output.
+/// `d_mixed` is the gradient of [`Output::mixed`](super::Output::mixed); `mixed` and `log_sums` are those of the output.
 pub fn backward(
     d_mixed: &[f32],
     joined: &[f32],
