@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// to the same bits as if nothing had happened.
 #[derive(Args)]
 #[command(after_help = "\
-With no arguments it trains the preset nano: a Multi-Gate Residuals model on a depth task, about a minute.
+With no arguments it trains the preset nano: a Multi-Gate Residuals model on a depth task, a quarter of a minute.
 Presets: nano, micro, small (CPU), s, m, l (the papers').
 
 Examples:
@@ -180,7 +180,7 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
             let next = if model.join("tokenizer.json").exists() || evaluation.accuracy.is_none() {
                 format!("hadal generate {} --prompt 'The '", model.display())
             } else {
-                format!("hadal inspect {}", model.display())
+                format!("hadal diagnose {}", model.parent().unwrap_or(&model).display())
             };
             tell(&format!("next: {next}"))?;
             Ok(ExitCode::SUCCESS)

@@ -9,6 +9,9 @@ use hadal_report::suite::SuiteTable;
 /// With this many seeds or fewer, only differences far larger than the seeds' can be told apart.
 const FEW_SEEDS: usize = 4;
 
+/// More names than this make no headline.
+const MANY_NAMES: usize = 4;
+
 /// A name, and a cell's text.
 type Column = (&'static str, fn(&Cell) -> String);
 
@@ -105,6 +108,7 @@ impl Results {
             let is = |cell: &&Cell| cell.against.as_ref().is_some_and(|a| a.verdict == verdict);
             self.cells.iter().filter(is).map(Cell::name).collect()
         };
+        let compared = self.cells.iter().filter(|cell| cell.against.is_some()).count();
         let parts: Vec<String> = [
             (Verdict::Better, "better"),
             (Verdict::NotDistinguishable, "not distinguishable"),
@@ -115,9 +119,12 @@ impl Results {
         .into_iter()
         .map(|(verdict, words)| (named(verdict), words))
         .filter(|(names, _)| !names.is_empty())
-        .map(|(names, words)| {
-            let verb = if names.len() == 1 { "is" } else { "are" };
-            format!("{} {verb} {words}", names.join(", "))
+        .map(|(names, words)| match names.len() {
+            1 => format!("{} is {words}", names[0]),
+            // A list of everybody says less than that it is everybody.
+            many if many == compared => format!("all others are {words}"),
+            _ if names.len() > MANY_NAMES => format!("{} others are {words}", names.len()),
+            _ => format!("{} are {words}", names.join(", ")),
         })
         .collect();
         let seeds = match self.seeds.len() {

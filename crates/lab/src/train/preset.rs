@@ -25,7 +25,7 @@ macro_rules! presets {
 
 /// Every preset, smallest first.
 pub const PRESETS: [Preset; 6] = presets! {
-    "nano": "a minute on two cores: mgr on a depth task",
+    "nano": "15 seconds on two cores: mgr on a depth task",
     "micro": "a few minutes on two cores",
     "small": "8 blocks of 256, for a few cores",
     "s": "the MGR paper's S: 0.12B parameters, 10.5B tokens",
