@@ -83,8 +83,12 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Calls a method and waits for its answer.
+    /// Calls a method and waits for its answer, which must not be an error.
     pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.ask(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn ask(&mut self, method: &str, parameters: Value) -> Result<Value, Value> {
         self.count += 1;
         let id = self.count;
         let mut message = json!({ "id": id, "method": method, "params": parameters });
@@ -96,8 +100,12 @@ impl Browser {
             let answer: Value = serde_json::from_str(&self.socket.read().unwrap()).unwrap();
             self.listen(&answer);
             if answer["id"] == id {
-                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-                return answer["result"].clone();
+                let error = &answer["error"];
+                return if error.is_null() {
+                    Ok(answer["result"].clone())
+                } else {
+                    Err(error.clone())
+                };
             }
         }
     }
@@ -117,32 +125,39 @@ impl Browser {
 
     /// Goes to an address and waits until the page is there.
     pub(crate) fn open(&mut self, address: &str) {
+        // The page that is left is complete, too.
+        self.value("window.isLeft = true");
         self.call("Page.navigate", json!({ "url": address }));
-        self.until("document.readyState === 'complete' && location.href !== 'about:blank'");
+        self.until("document.readyState === 'complete' && !window.isLeft");
     }
 
     /// The value of an expression.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
+        self.try_value(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// The value of an expression, unless the page is just being left.
+    fn try_value(&mut self, expression: &str) -> Result<Value, Value> {
         let parameters =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
-        let answer = self.call("Runtime.evaluate", parameters);
+        let answer = self.ask("Runtime.evaluate", parameters)?;
         assert!(
             answer["exceptionDetails"].is_null(),
             "{expression}: {}",
             answer["exceptionDetails"]
         );
-        answer["result"]["value"].clone()
+        Ok(answer["result"]["value"].clone())
     }
 
     /// Waits until an expression is true.
     pub(crate) fn until(&mut self, expression: &str) {
         let start = Instant::now();
-        while self.value(&format!("!!({expression})")) != true {
+        while self.try_value(&format!("!!({expression})")) != Ok(Value::Bool(true)) {
             let page = "document.body.innerText.slice(0, 600)";
             assert!(
                 start.elapsed() < PATIENCE,
-                "never true: {expression}\n{}\n{:?}",
-                self.value(page),
+                "never true: {expression}\n{:?}\n{:?}",
+                self.try_value(page),
                 self.complaints
             );
             std::thread::sleep(Duration::from_millis(50));
