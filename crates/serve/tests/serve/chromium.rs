@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -19,7 +20,11 @@ pub(crate) struct Browser {
     /// What the page complained about.
     pub(crate) complaints: Vec<String>,
     _profile: TempDir,
+    _turn: MutexGuard<'static, ()>,
 }
+
+/// Several browsers at a time would only keep each other waiting.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Where Chromium is: `CHROMIUM`, or a usual name on the path.
 pub(crate) fn chromium() -> Option<PathBuf> {
@@ -37,6 +42,8 @@ impl Browser {
     /// Starts a browser of a size, or says why there is none.
     pub(crate) fn start(width: u32, height: u32) -> Result<Self, String> {
         let program = chromium().ok_or("there is no Chromium here")?;
+        // A test that failed has left its turn all the same.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let profile = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mut process = Command::new(program)
             .args([
@@ -70,7 +77,7 @@ impl Browser {
         let socket = Socket::connect(&address, PATIENCE).map_err(|error| error.to_string())?;
         let (session, complaints) = (String::new(), Vec::new());
         let mut browser =
-            Self { process, socket, session, count: 0, complaints, _profile: profile };
+            Self { process, socket, session, count: 0, complaints, _profile: profile, _turn: turn };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
         let target = json!({ "targetId": target["targetId"], "flatten": true });
         let session = browser.call("Target.attachToTarget", target);

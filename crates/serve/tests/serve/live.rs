@@ -1,7 +1,6 @@
 use crate::support::{Site, append, lines, run};
 use serde_json::{Value, json};
 use std::fs;
-use std::time::Instant;
 
 fn steps(data: &Value) -> Vec<u64> {
     data["steps"].as_array().unwrap().iter().map(|step| step["step"].as_u64().unwrap()).collect()
@@ -60,8 +59,7 @@ fn a_server_ends_although_somebody_watches() {
     let site = Site::new(|root| drop(run(root, "mine", "mgr", 2)));
     let mut events = site.events("mine", "");
     events.wait_for("points");
-    let start = Instant::now();
+    // Waits for its end.
     drop(site.server);
-    assert!(start.elapsed().as_secs() < 3);
     assert!(events.ends());
 }

@@ -56,6 +56,7 @@ fn pictures_of_the_pages_are_taken() {
     browser.until("document.querySelectorAll('#loss path.curve').length > 1");
     picture(&mut browser, "serve-run-dark.png", "dark");
     picture(&mut browser, "serve-run.png", "light");
+    drop(browser);
     let mut browser = Browser::start(390, 780).unwrap();
     browser.open(server.url());
     picture(&mut browser, "serve-phone.png", "light");
