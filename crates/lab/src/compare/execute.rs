@@ -331,6 +331,15 @@ mod tests {
         assert!(said.contains("signal: 9"), "{said}");
     }
 
+    #[test]
+    fn a_process_that_is_content_but_leaves_no_model_has_failed() {
+        let directory = TempDir::new().unwrap();
+        let tasks = tasks(directory.path(), &["a"]);
+        let command = |start: Start<'_>| shell("exit 0", start);
+        let ends = execute(&tasks, TWO, &command, &mut Nobody, &AtomicBool::new(false)).unwrap();
+        assert!(matches!(&ends[..], [End::Failed(_)]), "{ends:?}");
+    }
+
     /// `cat` ends when its input does.
     #[test]
     fn stopping_lets_the_leash_go_and_starts_nothing_more() {
