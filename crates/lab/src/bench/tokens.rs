@@ -1,5 +1,6 @@
 //! Tokens without a pattern that are the same in every process.
 
+use crate::splitmix::{STEP, finalise};
 use crate::train::Batch;
 use hadal_model::Tokens;
 
@@ -20,12 +21,8 @@ pub(super) fn batch(step: u64, rows: usize, seq: usize, vocabulary: usize) -> Ba
     Batch { input: rows_of(cut(0)), target: rows_of(cut(1)), scored: Vec::new() }
 }
 
-/// SplitMix64.
 fn mixed(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    finalise(value.wrapping_add(STEP))
 }
 
 #[cfg(test)]

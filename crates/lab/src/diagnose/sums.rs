@@ -1,5 +1,6 @@
 //! What is kept of a stream of numbers that is too long to keep.
 
+use crate::splitmix::{STEP, finalise};
 use hadal_report::figure::Quartiles;
 
 /// A mean in f64.
@@ -58,7 +59,7 @@ impl Spread {
         }
         // Every number is kept with the same probability (Vitter's algorithm R). The dice are a function of
         // the count alone, so that the same data gives the same figure.
-        let place = (scramble(self.seen) % self.seen) as usize;
+        let place = (finalise(self.seen.wrapping_mul(STEP)) % self.seen) as usize;
         if place < KEPT {
             self.sample[place] = value;
         }
@@ -113,14 +114,6 @@ fn quantile(sorted: &[f32], share: f64) -> f64 {
     let (below, part) = (place.floor() as usize, place.fract());
     let above = (below + 1).min(sorted.len() - 1);
     f64::from(sorted[below]) * (1.0 - part) + f64::from(sorted[above]) * part
-}
-
-/// splitmix64.
-fn scramble(n: u64) -> u64 {
-    let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

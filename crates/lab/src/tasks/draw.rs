@@ -1,6 +1,7 @@
 //! Random choices and hashes that will never change with a dependency's choice of algorithm: the
 //! bits of an example are part of what a seed promises.
 
+use crate::splitmix::finalise;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -42,12 +43,10 @@ pub(super) fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     })
 }
 
-/// The finaliser of splitmix64: FNV's low bits depend on the low bits of each byte alone, and which
-/// instances are held out must not follow such a pattern.
+/// FNV's low bits depend on the low bits of each byte alone, and which instances are held out must not
+/// follow such a pattern.
 pub(super) fn mix(hash: u64) -> u64 {
-    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
+    finalise(hash)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! outside `0..n` are permuted again until they fall inside (cycle walking). So the data order is a
 //! pure function of seed, epoch and position, and resuming needs nothing but a counter.
 
+use crate::splitmix::{STEP, finalise};
+
 /// Where position `index` of a shuffled `0..count` comes from.
 ///
 /// # Panics
@@ -31,12 +33,8 @@ fn permute(value: u64, half: u32, key: u64) -> u64 {
     (left << half) | right
 }
 
-/// The finaliser of splitmix64.
 fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    finalise(value.wrapping_add(STEP))
 }
 
 #[cfg(test)]

@@ -74,8 +74,11 @@ fn show(body: &mut String, id: &str, value: &Value) {
     for sentence in &table.verdict {
         let _ = writeln!(body, "<p class=\"verdict\">{}</p>", Safe(sentence));
     }
-    // The first column names the policy, the others are numbers.
-    let class = |place: usize| if place == 0 { "" } else { "number" };
+    let in_words = |name: &str| matches!(name, "policy" | "verdict");
+    let class = |place: usize| match table.columns.get(place) {
+        Some(name) if !in_words(name) => "number",
+        _ => "",
+    };
     body.push_str("<div class=\"scroll\"><table id=\"table\"><thead><tr>");
     for (place, name) in table.columns.iter().enumerate() {
         let _ = write!(body, "<th class=\"{}\">{}</th>", class(place), Safe(name));

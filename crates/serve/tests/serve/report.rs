@@ -1,12 +1,13 @@
 //! A report of `hadal report` in a real browser: everything that can be clicked does what it says.
 
 use crate::browser::browser;
+use crate::chromium::Browser;
 use crate::support::many;
 use hadal_report::page::{Request, write};
+use tempfile::TempDir;
 
-#[test]
-fn charts_of_a_report_are_drawn_and_answer_to_clicks() {
-    let Some(mut browser) = browser(1280) else { return };
+/// A report of five runs, with every chart drawn.
+fn open_report(browser: &mut Browser) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     many(folder.path(), 5, 60);
     let output = folder.path().join("report.html");
@@ -18,6 +19,13 @@ fn charts_of_a_report_are_drawn_and_answer_to_clicks() {
     let charts = write(&request, |_| ()).unwrap().charts;
     browser.open(&format!("file://{}", output.display()));
     browser.until(&format!("document.querySelectorAll('.js-plotly-plot').length === {charts}"));
+    folder
+}
+
+#[test]
+fn charts_of_a_report_are_drawn_and_answer_to_clicks() {
+    let Some(mut browser) = browser(1280) else { return };
+    let _folder = open_report(&mut browser);
 
     let colours = "getComputedStyle(document.body).backgroundColor";
     let before = browser.value(colours);
@@ -45,17 +53,7 @@ fn charts_of_a_report_are_drawn_and_answer_to_clicks() {
 #[test]
 fn a_report_fits_a_phone() {
     let Some(mut browser) = browser(390) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    many(folder.path(), 5, 60);
-    let output = folder.path().join("report.html");
-    let request = Request {
-        inputs: vec![folder.path().into()],
-        output: output.clone(),
-        ..Request::default()
-    };
-    let charts = write(&request, |_| ()).unwrap().charts;
-    browser.open(&format!("file://{}", output.display()));
-    browser.until(&format!("document.querySelectorAll('.js-plotly-plot').length === {charts}"));
+    let _folder = open_report(&mut browser);
     let width = browser.value("document.documentElement.scrollWidth").as_f64().unwrap();
     assert!(width <= 390.0, "the page is {width} wide");
     let right = "Math.max(...[...document.querySelectorAll('.plot .main-svg')].map(e => e.getBoundingClientRect().right))";
