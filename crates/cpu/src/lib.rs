@@ -15,13 +15,16 @@ pub mod loss;
 pub mod mlp;
 pub mod muon;
 pub mod norm;
+mod route;
 mod rows;
 pub mod streams;
 pub mod update;
 pub mod vector;
+pub mod work;
 
 #[cfg(test)]
 mod testing;
 
+pub use route::Route;
 pub use rows::{Rows, Values};
 pub use simd::{is_portable, use_portable};

@@ -4,6 +4,7 @@
 use crate::gemm::{NR, Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::rows::filled;
 use crate::vector;
+use crate::work;
 use rayon::prelude::*;
 
 /// A weight matrix.
@@ -30,6 +31,7 @@ const FEW: usize = 8;
 pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
     let tokens = x.len() / inputs;
     let width: usize = weights.iter().map(|w| w.out).sum();
+    work::add(2 * tokens * inputs * width);
     if tokens <= FEW {
         return few(x, inputs, weights, width);
     }
@@ -106,6 +108,7 @@ pub struct Gradient {
 /// `dy` is the gradient of what [`forward`] returned.
 pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gradient {
     let width: usize = weights.iter().map(|w| w.out).sum();
+    work::add(4 * x.len() * width);
     let packed_x = Packed::new(View::rows(x, inputs), x.len() / inputs, inputs);
     let mut column = 0;
     let of_weights = weights

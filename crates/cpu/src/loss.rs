@@ -7,6 +7,7 @@ use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::linear::{Weight, pack_forward};
 use crate::rows::filled;
 use crate::simd::exp;
+use crate::work;
 use rayon::prelude::*;
 
 /// Logits of one chunk: 16 MiB at most, and not fewer than a few rows.
@@ -34,6 +35,8 @@ pub fn cross_entropy(
     with_gradients: bool,
 ) -> Loss {
     let vocabulary = head.len() / width;
+    let passes = if with_gradients { 3 } else { 1 };
+    work::add(passes * 2 * hidden.len() * vocabulary);
     let packed = pack_forward(Weight::new(head, width), width);
     let packed_rows =
         with_gradients.then(|| Packed::new(View::rows(head, width), vocabulary, width));

@@ -8,6 +8,7 @@ use crate::gemm::{Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::linear::{Weight, input_gradient, pack_forward, weight_gradient};
 use crate::rows::{filled, transpose};
 use crate::simd::exp;
+use crate::work;
 use rayon::prelude::*;
 
 /// The matrices.
@@ -60,6 +61,7 @@ pub fn forward(x: &[f32], mlp: &Mlp) -> Output {
         let y = crate::linear::forward(&a, hidden, &[Weight { values: mlp.down, out: width }]);
         return Output { y, hidden: a, gate: Vec::new() };
     }
+    work::add(4 * tokens * width * hidden);
     let up = pack_forward(mlp.weight(mlp.up), width);
     let down = pack_forward(Weight { values: mlp.down, out: width }, hidden);
     let mut a = Vec::new();
@@ -97,6 +99,8 @@ pub struct Gradient {
 /// `dy` is the gradient of [`Output::y`]; `hidden` and `gate` are those of the output.
 pub fn backward(dy: &[f32], x: &[f32], hidden: &[f32], gate: &[f32], mlp: &Mlp) -> Gradient {
     let tokens = x.len() / mlp.width;
+    let matrices = if mlp.gate.is_some() { 3 } else { 2 };
+    work::add(4 * matrices * x.len() * mlp.hidden);
     let packed_x = Packed::new(View::rows(x, mlp.width), tokens, mlp.width);
     let of_input = |d: &[f32]| weight_gradient(d, mlp.hidden, mlp.hidden, &packed_x, mlp.width);
     match mlp.gate {

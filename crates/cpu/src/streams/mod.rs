@@ -14,6 +14,7 @@ mod norm;
 #[cfg(test)]
 mod reference;
 mod siamese;
+mod skip;
 mod tiles;
 
 pub use additive::{Additive, AdditiveStep};
@@ -21,7 +22,9 @@ pub use attnres::{AttnRes, AttnResJunction};
 pub use mixing::{Mixing, MixingKind};
 pub use nag::Nag;
 pub use siamese::Siamese;
+pub use skip::Skip;
 
+use crate::route::Route;
 use crate::rows::Rows;
 use std::fmt::Debug;
 
@@ -48,4 +51,10 @@ pub trait Stream: Debug + Send {
     /// Goes back through the last junction that was not gone back through yet: `d_input` is the
     /// gradient of what [`Stream::forward`] returned there, `params` are the same again.
     fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient;
+
+    /// Who runs the sub-layer that was given the last answer; `None` for everybody. What the next junction is
+    /// given as the write of a skipped token has no meaning.
+    fn route(&self) -> Option<Route> {
+        None
+    }
 }

@@ -1,0 +1,120 @@
+//! Which tokens of a batch a sub-layer runs for.
+
+use crate::rows::filled;
+use std::sync::Arc;
+
+/// Tokens that run, in ascending order; the others are skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    running: Arc<[u32]>,
+    tokens: usize,
+}
+
+impl Route {
+    /// From one decision for each token; `None` if all of them run, so that nobody pays for a route that
+    /// leaves out nothing.
+    pub fn of(runs: impl IntoIterator<Item = bool>) -> Option<Self> {
+        let mut tokens = 0;
+        let running: Arc<[u32]> = (runs.into_iter().enumerate())
+            .inspect(|_| tokens += 1)
+            .filter(|&(_, runs)| runs)
+            .map(|(token, _)| token as u32)
+            .collect();
+        (running.len() < tokens).then_some(Self { running, tokens })
+    }
+
+    /// The tokens that run.
+    pub fn running(&self) -> &[u32] {
+        &self.running
+    }
+
+    /// How many run.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Whether nobody runs.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// All tokens of the batch.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Whether each token runs.
+    pub fn decisions(&self) -> Vec<bool> {
+        let mut runs = vec![false; self.tokens];
+        self.running.iter().for_each(|&token| runs[token as usize] = true);
+        runs
+    }
+
+    /// The running tokens of each sequence of `time` tokens, as ranges of [`Route::running`].
+    pub fn sequences(&self, time: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let mut first = 0;
+        (0..self.tokens / time.max(1)).map(move |sequence| {
+            let end = (sequence + 1) * time;
+            let more = self.running[first..].iter().take_while(|&&t| (t as usize) < end).count();
+            let range = first..first + more;
+            first += more;
+            range
+        })
+    }
+
+    /// The rows of the running tokens: `[tokens, width]` to `[running, width]`.
+    pub fn gather(&self, rows: &[f32], width: usize) -> Vec<f32> {
+        debug_assert_eq!(rows.len(), self.tokens * width);
+        filled(self.len() * width, |out| {
+            for (out, &token) in out.chunks_exact_mut(width).zip(self.running()) {
+                out.copy_from_slice(&rows[token as usize * width..][..width]);
+            }
+        })
+    }
+
+    /// Puts rows back to where [`Route::gather`] took them from; those of skipped tokens are zero.
+    pub fn scatter(&self, rows: &[f32], width: usize) -> Vec<f32> {
+        debug_assert_eq!(rows.len(), self.len() * width);
+        let mut out = vec![0.0; self.tokens * width];
+        for (row, &token) in rows.chunks_exact(width).zip(self.running()) {
+            out[token as usize * width..][..width].copy_from_slice(row);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(text: &str) -> Option<Route> {
+        Route::of(text.chars().map(|c| c == 'x'))
+    }
+
+    #[test]
+    fn a_route_that_leaves_out_nothing_is_none() {
+        assert_eq!(route("xxx"), None);
+        assert_eq!(route(""), None);
+        let nobody = route("...").unwrap();
+        assert!(nobody.is_empty());
+        assert_eq!(nobody.tokens(), 3);
+    }
+
+    #[test]
+    fn rows_come_back_to_their_places() {
+        let route = route(".x.xx.").unwrap();
+        assert_eq!(route.running(), [1, 3, 4]);
+        assert_eq!(route.decisions(), [false, true, false, true, true, false]);
+        let rows: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let gathered = route.gather(&rows, 2);
+        assert_eq!(gathered, [2.0, 3.0, 6.0, 7.0, 8.0, 9.0]);
+        let back = route.scatter(&gathered, 2);
+        assert_eq!(back, [0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 6.0, 7.0, 8.0, 9.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn each_sequence_knows_its_own() {
+        let ranges: Vec<_> = route(".x.xx....x").unwrap().sequences(2).collect();
+        assert_eq!(ranges, [0..1, 1..2, 2..3, 3..3, 3..4]);
+    }
+}
