@@ -88,7 +88,7 @@ pub fn continued_attention(
     run(Continued { attention, seen }, inputs)
 }
 
-fn prepare(
+pub(crate) fn prepare(
     x: Tensor<3>,
     weights: AttentionWeights,
     shape: AttentionShape,
@@ -128,24 +128,24 @@ impl Operation for Continued {
 }
 
 #[derive(Debug)]
-struct Attention {
-    x: [usize; 3],
+pub(crate) struct Attention {
+    pub(crate) x: [usize; 3],
     shape: AttentionShape,
     rope: RopeTables,
     eps: Option<f32>,
-    recompute: bool,
+    pub(crate) recompute: bool,
 }
 
 impl Attention {
-    fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.x[2]
     }
 
-    fn mixed_width(&self) -> usize {
+    pub(crate) fn mixed_width(&self) -> usize {
         self.shape.heads * self.shape.head_dim
     }
 
-    fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
+    pub(crate) fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
         let AttentionShape { heads, kv_heads, head_dim } = self.shape;
         let norms = self.eps.map(|eps| HeadNorms {
             query: inputs[5].values(),
@@ -156,11 +156,11 @@ impl Attention {
         Shape { time: self.x[1], heads, kv_heads, head_dim, cos, sin, norms }
     }
 
-    fn projections<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 3] {
+    pub(crate) fn projections<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 3] {
         [1, 2, 3].map(|i| Weight::new(inputs[i].values(), self.width()))
     }
 
-    fn output<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 1] {
+    pub(crate) fn output<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 1] {
         [Weight::new(inputs[4].values(), self.mixed_width())]
     }
 

@@ -56,7 +56,7 @@ fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape.to_vec()))
 }
 
-/// Runs an operation on up to six tensors and gives the result its shape.
+/// Runs an operation on up to seven tensors and gives the result its shape.
 pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>) -> Tensor<D> {
     count_call();
     let operation: SharedOperation = Arc::new(operation);
@@ -69,6 +69,7 @@ pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>)
         3 => Dispatch::run3(next(), next(), next(), operation),
         4 => Dispatch::run4(next(), next(), next(), next(), operation),
         5 => Dispatch::run5(next(), next(), next(), next(), next(), operation),
+        6 => Dispatch::run6(next(), next(), next(), next(), next(), next(), operation),
         7 => Dispatch::run7(next(), next(), next(), next(), next(), next(), next(), operation),
         count => unreachable!("no operation has {count} inputs"),
     };
@@ -113,6 +114,15 @@ pub(crate) trait Bridge: Backend {
         c: FloatTensor<Self>,
         d: FloatTensor<Self>,
         e: FloatTensor<Self>,
+        operation: SharedOperation,
+    ) -> FloatTensor<Self>;
+    fn run6(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        e: FloatTensor<Self>,
+        f: FloatTensor<Self>,
         operation: SharedOperation,
     ) -> FloatTensor<Self>;
     fn run7(
@@ -166,6 +176,7 @@ bridge! {
     run3(a, b, c);
     run4(a, b, c, d);
     run5(a, b, c, d, e);
+    run6(a, b, c, d, e, f);
     run7(a, b, c, d, e, f, g);
 }
 

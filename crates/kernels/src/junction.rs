@@ -2,8 +2,8 @@
 
 use crate::bridge::{Operation, Output, run};
 use burn::tensor::Tensor;
-use hadal_cpu::Rows;
 use hadal_cpu::streams::Stream;
+use hadal_cpu::{Route, Rows};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A depth state that is carried past the sub-layers, one junction after another.
@@ -20,15 +20,17 @@ impl Junctions {
         Self { stream: Arc::new(Mutex::new(stream)) }
     }
 
-    /// Goes through the next junction: from a write to the next sub-layer's input.
+    /// Goes through the next junction: from a write to the next sub-layer's input, and who runs it.
     ///
     /// # Shapes
     /// - `write` and output: `[B, T, d]`
     /// - `params`: as the stream defines
-    pub fn pass(&mut self, write: Tensor<3>, params: Tensor<1>) -> Tensor<3> {
+    pub fn pass(&mut self, write: Tensor<3>, params: Tensor<1>) -> (Tensor<3>, Option<Route>) {
         let shape = write.dims();
         let operation = Junction { stream: self.stream.clone(), shape };
-        run(operation, vec![write.into(), params.into()])
+        let input = run(operation, vec![write.into(), params.into()]);
+        let route = self.stream.lock().unwrap_or_else(PoisonError::into_inner).route();
+        (input, route)
     }
 }
 

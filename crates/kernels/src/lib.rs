@@ -16,6 +16,8 @@ mod loss;
 mod mlp;
 mod path;
 mod rms;
+mod route;
+mod routed;
 mod seen;
 mod tensors;
 
@@ -23,6 +25,7 @@ pub use attention::{
     AttentionShape, AttentionWeights, HeadGains, RopeTables, attention, continued_attention,
 };
 pub use embed::embed;
+pub use hadal_cpu::Route;
 pub use heads::{DepthSlots, mix_heads, project_heads};
 pub use junction::Junctions;
 pub use linear::linear;
@@ -30,5 +33,7 @@ pub use loss::{Targets, head_loss};
 pub use mlp::{MlpWeights, mlp};
 pub use path::{fused_calls, fuses, plainly};
 pub use rms::{inverse_rms, rms, rms_norm};
+pub use route::{gather, indices, scatter};
+pub use routed::{Asking, Keys, continued_routed_attention, mix_routed_heads, routed_attention};
 pub use seen::{SeenRows, SeenTokens};
 pub use tensors::{change_values, take_gradient};

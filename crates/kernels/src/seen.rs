@@ -1,6 +1,7 @@
 //! Keys and values of the tokens seen so far, as a fused attention keeps them.
 
-use hadal_cpu::attention::{KeyValues, Shape, Slots, forward};
+use crate::routed::Asking;
+use hadal_cpu::attention::{KeyValues, Keys, Shape, Slots, forward, forward_routed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows from which on all new tokens are mixed at once instead of one after another.
@@ -56,6 +57,45 @@ impl SeenTokens {
     /// Takes back.
     pub fn take(self) -> SeenRows {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Attends from those new tokens that ask to all before them, and adds those that have keys.
+    pub(crate) fn attend_routed(
+        &self,
+        queries: &[f32],
+        key_values: &[f32],
+        shape: &Shape,
+        asking: &Asking,
+    ) -> Vec<f32> {
+        let Asking { route, keys } = asking;
+        let (time, width) = (shape.time, shape.heads * shape.head_dim);
+        let key_width = 2 * shape.kv_heads * shape.head_dim;
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.rows.resize_with(route.tokens() / time, KeyValues::default);
+        let at_once = time > MANY && seen.rows.iter().all(KeyValues::is_empty);
+        let mut mixed = match at_once {
+            true => {
+                forward_routed(queries, key_values, shape, &Slots::default(), route, *keys).mixed
+            }
+            false => vec![0.0; route.len() * width],
+        };
+        let mut askers = queries.chunks_exact(width).zip(mixed.chunks_exact_mut(width));
+        let mut key_values = key_values.chunks_exact(key_width);
+        for (token, asks) in route.decisions().into_iter().enumerate() {
+            let (seen, t) = (&mut seen.rows[token / time], token % time);
+            if (asks || *keys == Keys::All)
+                && let Some(row) = key_values.next()
+            {
+                seen.add(row, t, shape);
+            }
+            if asks
+                && let Some((query, mixed)) = askers.next()
+                && !at_once
+            {
+                seen.ask(query, t, shape, mixed);
+            }
+        }
+        mixed
     }
 
     /// Attends from new tokens to all before them, and adds them.

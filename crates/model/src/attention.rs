@@ -7,10 +7,11 @@ use crate::layers::Linear;
 use crate::mlp::DepthProjection;
 use crate::rope::Rope;
 use burn::module::Module;
-use burn::tensor::{Bool, Tensor, activation::softmax};
+use burn::tensor::{Bool, Device, Tensor, TensorData, activation::softmax};
 use hadal_kernels::{
-    AttentionShape, AttentionWeights, DepthSlots, HeadGains, SeenTokens, attention,
-    continued_attention, mix_heads, project_heads,
+    Asking, AttentionShape, AttentionWeights, DepthSlots, HeadGains, Route, SeenTokens, attention,
+    continued_attention, continued_routed_attention, gather, indices, mix_heads, mix_routed_heads,
+    project_heads, routed_attention, scatter,
 };
 use hadal_residual::{Matrix, RmsNorm, Weights};
 
@@ -21,6 +22,14 @@ pub(crate) struct KeyValue {
     pub(crate) key: Tensor<4>,
     /// `[B, kv heads, T, head_dim]`
     pub(crate) value: Tensor<4>,
+}
+
+/// Who asks in a plain pass, and whose keys there are.
+pub(crate) struct RowsAsking<'a> {
+    /// The new tokens that ask; `None` for all.
+    pub(crate) route: Option<&'a Route>,
+    /// Of each row, the positions whose keys exist; `None` for all.
+    pub(crate) present: Option<&'a [Vec<u32>]>,
 }
 
 /// Grouped-query attention.
@@ -89,10 +98,7 @@ impl Attention {
         let part = |at, width| joined.clone().narrow(2, at, width);
         let own =
             self.finish_slot(part(q_width, kv_width), part(q_width + kv_width, kv_width), rope);
-        let slots = (!slots.is_empty()).then(|| DepthSlots {
-            keys: side_by_side(slots.iter().map(|slot| slot.key.clone())),
-            values: side_by_side(slots.iter().map(|slot| slot.value.clone())),
-        });
+        let slots = depth_slots(slots);
         let mixed = mix_heads(joined, norms, slots, self.shape(), rope.tables());
         (self.o.forward(mixed), own)
     }
@@ -100,6 +106,49 @@ impl Attention {
     /// The same for rows that continue what was seen before, and are added to it.
     pub(crate) fn continued(&self, x: Tensor<3>, rope: &Rope, seen: SeenTokens) -> Tensor<3> {
         continued_attention(x, self.weights(), self.shape(), rope.tables(), seen)
+    }
+
+    /// [`Attention::fused`] for the tokens on a route, of which there must be one.
+    pub(crate) fn routed(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        recompute: bool,
+        asking: Asking,
+    ) -> Tensor<3> {
+        routed_attention(x, self.weights(), self.shape(), rope.tables(), recompute, asking)
+    }
+
+    /// [`Attention::continued`] for the tokens on a route.
+    pub(crate) fn continued_routed(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        seen: SeenTokens,
+        asking: Asking,
+    ) -> Tensor<3> {
+        continued_routed_attention(x, self.weights(), self.shape(), rope.tables(), seen, asking)
+    }
+
+    /// [`Attention::with_slots`] for the tokens on a route, of which there must be one; all tokens leave
+    /// something to later blocks.
+    pub(crate) fn routed_with_slots(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        slots: &[KeyValue],
+        route: &Route,
+    ) -> (Tensor<3>, KeyValue) {
+        let [batch, time, _] = x.dims();
+        let queries = self.q.forward(gather(x.clone(), route));
+        let (key, value) = (self.k.forward(x.clone()), self.v.forward(x));
+        let key_values = Tensor::cat(vec![key.clone(), value.clone()], 2);
+        let own = self.finish_slot(key, value, rope);
+        let norms = self.weights().norms;
+        let (slots, shape) = (depth_slots(slots), self.shape());
+        let mixed =
+            mix_routed_heads(queries, key_values, norms, slots, shape, rope.tables(), route);
+        (scatter(self.o.forward(mixed), route, [batch, time]), own)
     }
 
     fn weights(&self) -> AttentionWeights {
@@ -161,11 +210,118 @@ impl Attention {
         sequence: KeyValue,
         slots: &[KeyValue],
     ) -> Tensor<3> {
+        let queries = self.queries(x, rope);
+        let future = self.future(&queries, sequence.key.dims()[2]);
+        self.o.forward(self.mix(queries, sequence, slots, future))
+    }
+
+    /// Attends from those new tokens that ask, each to the keys of its row that exist. The other rows of
+    /// the output are zero.
+    ///
+    /// # Shapes
+    /// - `x` and output: `[B, T, d]`
+    /// - `sequence`: `[B, kv heads, S, head_dim]` with S >= T
+    /// - each of `slots`: `[B, kv heads, T, head_dim]`
+    pub(crate) fn attend_routed(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        sequence: KeyValue,
+        slots: &[KeyValue],
+        asking: &RowsAsking,
+    ) -> Tensor<3> {
         let [batch, time, _] = x.dims();
+        let seen = sequence.key.dims()[2];
+        let Some(route) = asking.route else {
+            // Everybody asks, but some keys are missing.
+            let queries = self.queries(x, rope);
+            let rows = (0..batch).map(|row| {
+                let everybody: Vec<u32> = (0..time as u32).collect();
+                self.mix_row(row, &queries, &sequence, slots, &everybody, asking, seen - time)
+            });
+            return self.o.forward(Tensor::cat(rows.collect(), 0));
+        };
+        let running = route.running();
+        let projected = self.q.forward(gather(x, route));
+        let full = scatter(projected, route, [batch, time]);
+        let queries = rope.apply(split_heads(full, self.heads, self.q_norm.as_ref()));
+        let rows = route.sequences(time).enumerate().filter(|(_, range)| !range.is_empty());
+        let mixed = rows.map(|(row, range)| {
+            let askers: Vec<u32> =
+                running[range].iter().map(|token| token - (row * time) as u32).collect();
+            self.mix_row(row, &queries, &sequence, slots, &askers, asking, seen - time)
+        });
+        let mixed = self.o.forward(Tensor::cat(mixed.collect(), 1));
+        scatter(mixed, route, [batch, time])
+    }
+
+    /// What the askers of one row get. `[1, askers, heads * head_dim]`
+    #[allow(clippy::too_many_arguments)]
+    fn mix_row(
+        &self,
+        row: usize,
+        queries: &Tensor<4>,
+        sequence: &KeyValue,
+        slots: &[KeyValue],
+        askers: &[u32],
+        asking: &RowsAsking,
+        start: usize,
+    ) -> Tensor<3> {
+        let of_row = |tensor: &Tensor<4>| tensor.clone().narrow(0, row, 1);
+        let chosen = indices(askers.iter().copied(), queries);
+        let select = |tensor: &Tensor<4>| of_row(tensor).select(2, chosen.clone());
+        let everything: Vec<u32> = (0..sequence.key.dims()[2] as u32).collect();
+        let (keys, sequence) = match asking.present {
+            None => {
+                let all = KeyValue { key: of_row(&sequence.key), value: of_row(&sequence.value) };
+                (&everything, all)
+            }
+            Some(present) => {
+                let present = &present[row];
+                let there = indices(present.iter().copied(), queries);
+                let select = |tensor: &Tensor<4>| of_row(tensor).select(2, there.clone());
+                let some = KeyValue { key: select(&sequence.key), value: select(&sequence.value) };
+                (present, some)
+            }
+        };
+        let slots: Vec<_> = (slots.iter())
+            .map(|slot| KeyValue { key: select(&slot.key), value: select(&slot.value) })
+            .collect();
+        let future: Vec<bool> = (askers.iter())
+            .flat_map(|&t| keys.iter().map(move |&key| key as usize > start + t as usize))
+            .collect();
+        let shape = [askers.len(), keys.len()];
+        let future =
+            Tensor::<2, Bool>::from_data(TensorData::new(future, shape), &queries.device());
+        let future = future.repeat_dim(0, self.heads / self.kv_heads).unsqueeze::<4>();
+        self.mix(select(queries), sequence, &slots, Some(future))
+    }
+
+    /// Normalised and rotated. `[B, heads, T, head_dim]`
+    fn queries(&self, x: Tensor<3>, rope: &Rope) -> Tensor<4> {
+        rope.apply(split_heads(self.q.forward(x), self.heads, self.q_norm.as_ref()))
+    }
+
+    /// True where a key lies after a query that belongs to the last of `seen` keys; nothing if there is one
+    /// query alone. `[1, 1, heads / kv heads * T, seen]`
+    fn future(&self, queries: &Tensor<4>, seen: usize) -> Option<Tensor<4, Bool>> {
+        let time = queries.dims()[2];
+        (time > 1).then(|| future_mask(time, seen, self.heads / self.kv_heads, &queries.device()))
+    }
+
+    /// The values that each query mixes, of all heads side by side. `[B, T, heads * head_dim]`
+    fn mix(
+        &self,
+        queries: Tensor<4>,
+        sequence: KeyValue,
+        slots: &[KeyValue],
+        future: Option<Tensor<4, Bool>>,
+    ) -> Tensor<3> {
+        let [batch, _, time, _] = queries.dims();
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
         let group = self.heads / kv;
         let seen = sequence.key.dims()[2];
-        let weights = self.mixture(x, rope, sequence.key, slots);
+        let weights = self.mixture(queries, sequence.key, slots, future);
 
         let mut out = weights.clone().narrow(3, 0, seen).matmul(sequence.value);
         for (i, slot) in slots.iter().enumerate() {
@@ -175,28 +331,34 @@ impl Attention {
             out = out + part.reshape([batch, kv, group * time, head_dim]);
         }
         let heads = out.reshape([batch, self.heads, time, head_dim]).swap_dims(1, 2);
-        self.o.forward(heads.reshape([batch, time, self.heads * head_dim]))
+        heads.reshape([batch, time, self.heads * head_dim])
     }
 
     /// How much each head gives to each key of the sequence, then to each slot.
     ///
     /// # Shapes
+    /// - `queries`: `[B, heads, T, head_dim]`
     /// - `key`: `[B, kv heads, S, head_dim]`
+    /// - `future`: `[1, 1, heads / kv heads * T, S]`
     /// - output: `[B, kv heads, heads / kv heads * T, S + slots]`
-    fn mixture(&self, x: Tensor<3>, rope: &Rope, key: Tensor<4>, slots: &[KeyValue]) -> Tensor<4> {
-        let [batch, time, _] = x.dims();
+    fn mixture(
+        &self,
+        queries: Tensor<4>,
+        key: Tensor<4>,
+        slots: &[KeyValue],
+        future: Option<Tensor<4, Bool>>,
+    ) -> Tensor<4> {
+        let [batch, _, time, _] = queries.dims();
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
         let group = self.heads / kv;
-        let seen = key.dims()[2];
         // Query heads that share a key head become rows of one product, so keys are not repeated.
         let rows = [batch, kv, group * time, head_dim];
         let by_token = [batch, kv, group, time, head_dim];
 
-        let q = rope.apply(split_heads(self.q.forward(x), self.heads, self.q_norm.as_ref()));
-        let q = q.reshape(rows) * (1.0 / (head_dim as f64).sqrt());
+        let q = queries.reshape(rows) * (1.0 / (head_dim as f64).sqrt());
         let mut scores = q.clone().matmul(key.swap_dims(2, 3));
-        if time > 1 {
-            let future = future_mask(time, seen, group, &scores);
+        if let Some(future) = future {
+            let future = future.expand(scores.dims());
             scores = scores.mask_fill(future, f32::NEG_INFINITY);
         }
 
@@ -217,9 +379,19 @@ impl Attention {
     pub(crate) fn first_token(&self, x: Tensor<3>, rope: &Rope, slots: &[KeyValue]) -> Tensor<4> {
         let [batch, time, _] = x.dims();
         let key = self.key_value(x.clone(), rope).key;
-        let first = self.mixture(x, rope, key, slots).narrow(3, 0, 1);
+        let queries = self.queries(x, rope);
+        let future = self.future(&queries, time);
+        let first = self.mixture(queries, key, slots, future).narrow(3, 0, 1);
         first.reshape([batch, self.heads, time, 1]).swap_dims(1, 2)
     }
+}
+
+/// Slots as a fused operation takes them; nothing if there are none.
+fn depth_slots(slots: &[KeyValue]) -> Option<DepthSlots> {
+    (!slots.is_empty()).then(|| DepthSlots {
+        keys: side_by_side(slots.iter().map(|slot| slot.key.clone())),
+        values: side_by_side(slots.iter().map(|slot| slot.value.clone())),
+    })
 }
 
 /// Slots `[B, heads, T, head_dim]` of each token one after another: `[B, T, slots, heads * head_dim]`.
@@ -243,10 +415,7 @@ fn split_heads(x: Tensor<3>, heads: usize, norm: Option<&RmsNorm>) -> Tensor<4> 
 }
 
 /// True where the key lies after the query, whose rows repeat for each query head of a group.
-fn future_mask(time: usize, seen: usize, group: usize, like: &Tensor<4>) -> Tensor<4, Bool> {
+fn future_mask(time: usize, seen: usize, group: usize, device: &Device) -> Tensor<4, Bool> {
     let offset = (seen - time) as i64;
-    Tensor::<2, Bool>::tril_mask([time, seen], offset, &like.device())
-        .repeat_dim(0, group)
-        .unsqueeze::<4>()
-        .expand(like.dims())
+    Tensor::<2, Bool>::tril_mask([time, seen], offset, device).repeat_dim(0, group).unsqueeze()
 }

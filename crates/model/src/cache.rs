@@ -18,14 +18,21 @@ pub struct Cache {
 /// What a layer has seen: as tensors, or as a fused attention keeps it.
 #[derive(Clone, Debug)]
 enum Seen {
-    Tensors(Box<KeyValue>),
+    Tensors(Box<SeenTensors>),
     Rows(SeenRows),
+}
+
+#[derive(Clone, Debug)]
+struct SeenTensors {
+    stored: KeyValue,
+    /// Of each row, the positions whose keys exist; `None` for all.
+    present: Option<Vec<Vec<u32>>>,
 }
 
 impl Seen {
     fn batch(&self) -> usize {
         match self {
-            Self::Tensors(seen) => seen.key.dims()[0],
+            Self::Tensors(seen) => seen.stored.key.dims()[0],
             Self::Rows(seen) => seen.batch(),
         }
     }
@@ -81,26 +88,47 @@ impl Cache {
         })
     }
 
-    /// Adds a layer's new keys and values and returns all of them.
-    pub(crate) fn extend(&mut self, layer: usize, new: KeyValue) -> KeyValue {
+    /// Whether a layer's keys are kept by fused operations; `None` if there are none yet.
+    pub(crate) fn fused(&self) -> Option<bool> {
+        self.layers.iter().flatten().next().map(|seen| matches!(seen, Seen::Rows(_)))
+    }
+
+    /// Adds a layer's new keys and values and returns all of them, with the positions of those that exist.
+    /// `present` are those of the new ones; `None` for all.
+    pub(crate) fn extend(
+        &mut self,
+        layer: usize,
+        new: KeyValue,
+        present: Option<Vec<Vec<u32>>>,
+    ) -> (KeyValue, Option<Vec<Vec<u32>>>) {
         let time = new.key.dims()[2];
         let total = self.length + time;
         let old = match self.layers[layer].take() {
             None => None,
             Some(Seen::Tensors(old)) => Some(*old),
-            Some(Seen::Rows(old)) => Some(tensors(&old, &new)),
+            Some(Seen::Rows(old)) => {
+                Some(SeenTensors { stored: tensors(&old, &new), present: None })
+            }
         };
-        let stored = match old {
-            None => new,
-            Some(old) => KeyValue {
-                key: append(old.key, new.key, self.length),
-                value: append(old.value, new.value, self.length),
-            },
+        let (stored, present) = match old {
+            None => (new, present),
+            Some(SeenTensors { stored, present: before }) => {
+                let stored = KeyValue {
+                    key: append(stored.key, new.key, self.length),
+                    value: append(stored.value, new.value, self.length),
+                };
+                let present = before.zip(present).map(|(mut rows, new)| {
+                    rows.iter_mut().zip(new).for_each(|(row, new)| row.extend(new));
+                    rows
+                });
+                (stored, present)
+            }
         };
         let seen = |tensor: &Tensor<4>| tensor.clone().narrow(2, 0, total);
         let all = KeyValue { key: seen(&stored.key), value: seen(&stored.value) };
-        self.layers[layer] = Some(Seen::Tensors(Box::new(stored)));
-        all
+        let seen = SeenTensors { stored, present: present.clone() };
+        self.layers[layer] = Some(Seen::Tensors(Box::new(seen)));
+        (all, present)
     }
 
     /// Lends what a layer has seen to a fused attention, which adds to it.
@@ -112,7 +140,7 @@ impl Cache {
         let seen = match self.layers[layer].take() {
             None => SeenRows::default(),
             Some(Seen::Rows(seen)) => seen,
-            Some(Seen::Tensors(seen)) => rows(&seen, self.length),
+            Some(Seen::Tensors(seen)) => rows(&seen.stored, self.length),
         };
         let seen = SeenTokens::new(seen);
         let out = attend(seen.clone());

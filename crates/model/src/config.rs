@@ -1,6 +1,6 @@
 //! `config.json`: everything that decides a model's shape.
 
-use hadal_residual::{Dimensions, InvalidPolicy, ResidualConfig};
+use hadal_residual::{Dimensions, InvalidPolicy, ResidualConfig, SkippedKeys};
 use serde::{Deserialize, Serialize};
 
 /// The nonlinearity of the MLP.
@@ -141,6 +141,11 @@ impl ModelConfig {
             refuse("norm_eps", self.norm_eps, "it must be a small positive number, such as 1e-6")?;
         }
         self.residual.check(&self.dimensions())?;
+        if self.residual.skipped_keys() == SkippedKeys::Drop && self.depth_kv != DepthKv::None {
+            let reason = "tokens leave depth slots behind, but the residual policy drops the keys of tokens \
+                          that skip; set skip_kv to \"keep\", or depth_kv to \"none\"";
+            refuse("depth_kv", "not \"none\"", reason)?;
+        }
         Ok(())
     }
 

@@ -5,12 +5,13 @@ use crate::config::{ConfigError, ModelConfig};
 use crate::layers::{Block, Layers};
 use crate::loss::shares;
 use crate::rope::Rope;
+use crate::tally::Tally;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
-use hadal_kernels::{Targets, change_values, embed, head_loss, linear, take_gradient};
+use hadal_kernels::{Targets, change_values, embed, fuses, head_loss, linear, take_gradient};
 use hadal_residual::{
-    AnyResidual, BASE_STD, Declared, Init, Memory, Probe, ResidualConfig, Silent, Site, Stored,
-    Weights,
+    AnyResidual, BASE_STD, Conduct, Declared, Init, Memory, Probe, ResidualConfig, Silent, Site,
+    SkippedKeys, Skipping, Stored, Weights,
 };
 use std::collections::HashMap;
 use std::mem;
@@ -81,6 +82,8 @@ pub struct Pass<'a> {
     pub probe: Option<&'a mut dyn Probe>,
     /// Only the logits of each row's last position.
     pub only_last: bool,
+    /// Who counts what ran.
+    pub tally: Option<&'a mut Tally>,
 }
 
 /// Why a pass cannot be made.
@@ -196,7 +199,7 @@ impl Decoder {
     /// - output: `[B, T, V]`, or `[B, 1, V]` with [`Pass::only_last`]
     pub fn logits(&self, tokens: &Tokens, pass: Pass) -> Result<Tensor<3>, PassError> {
         let only_last = pass.only_last;
-        let hidden = self.hidden(tokens, pass)?;
+        let (hidden, _) = self.hidden(tokens, pass)?;
         let hidden = if only_last { hidden.narrow(1, tokens.time() - 1, 1) } else { hidden };
         Ok(linear(hidden, self.head()))
     }
@@ -222,19 +225,28 @@ impl Decoder {
             });
         }
         self.check_vocabulary(targets)?;
-        let hidden = self.hidden(tokens, pass)?;
+        let (hidden, extra) = self.hidden(tokens, pass)?;
         let shares = shares(targets.ids.len(), scored).into();
         let targets = Targets { ids: targets.ids.as_slice().into(), shares };
-        Ok(head_loss(hidden, self.head(), &targets))
+        let loss = head_loss(hidden, self.head(), &targets);
+        // What a policy learns besides has a gradient but is no part of the loss.
+        Ok(match extra {
+            Some(extra) => loss + (extra.clone() - extra.detach()),
+            None => loss,
+        })
     }
 
     fn head(&self) -> Tensor<2> {
         self.head.as_ref().unwrap_or(&self.embed).val()
     }
 
-    /// What the head multiplies. `[B, T, d]`
-    fn hidden(&self, tokens: &Tokens, pass: Pass) -> Result<Tensor<3>, PassError> {
-        let Pass { mut cache, absent, probe, .. } = pass;
+    /// What the head multiplies, `[B, T, d]`, and what the policy learns besides.
+    fn hidden(
+        &self,
+        tokens: &Tokens,
+        pass: Pass,
+    ) -> Result<(Tensor<3>, Option<Tensor<1>>), PassError> {
+        let Pass { mut cache, absent, probe, mut tally, .. } = pass;
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens, start, absent)?;
         let present = |block: usize| !absent.contains(&Site::new(2 * block));
@@ -245,8 +257,20 @@ impl Decoder {
         }
         let table = self.embed.val();
         let device = table.device();
+        let skipped_keys = self.config.residual.skipped_keys();
+        if skipped_keys == SkippedKeys::Drop
+            && let Some(fused) = cache.as_ref().and_then(|cache| cache.fused())
+            && fused != (fuses(&device) && !device.is_autodiff())
+        {
+            let reason = "it was filled by the other form of the operations, which keeps track of \
+                          dropped keys in its own way";
+            return Err(PassError::ForeignCache { reason });
+        }
         let embedding = embed(table, &tokens.ids, tokens.batch());
         let time = tokens.time();
+        if let Some(tally) = &mut tally {
+            tally.begin(2 * self.blocks.len(), tokens.batch(), time, start);
+        }
         let mut layers = Layers {
             blocks: &self.blocks,
             depth_kv: self.config.depth_kv,
@@ -255,12 +279,17 @@ impl Decoder {
             absent,
             memory: self.memory,
             slots: Vec::new(),
+            skipped_keys,
+            start,
+            tally,
+            extra_loss: None,
         };
         let hidden = self.residual.traverse(embedding, &mut layers, probe.unwrap_or(&mut Silent));
+        let extra_loss = layers.extra_loss.take();
         if let Some(cache) = cache {
             cache.advance(time);
         }
-        Ok(hidden)
+        Ok((hidden, extra_loss))
     }
 
     fn check_vocabulary(&self, tokens: &Tokens) -> Result<(), PassError> {
@@ -307,9 +336,19 @@ impl Decoder {
         *self = decoder.map(&mut Changer { names, change });
     }
 
-    /// Sets what share of their full size the policy's gains have, while training warms up.
-    pub fn warm(&mut self, share: f64) {
-        self.residual.warm(share);
+    /// Sets what changes from step to step of training.
+    pub fn conduct(&mut self, conduct: &Conduct) {
+        self.residual.conduct(conduct);
+    }
+
+    /// Sets when tokens skip sub-layers; it becomes part of the model's config.
+    pub fn skip(&mut self, skipping: Option<Skipping>) -> Result<(), ConfigError> {
+        let mut config = self.config.clone();
+        config.residual.set_skipping(skipping.clone())?;
+        config.check()?;
+        self.residual.skip(skipping);
+        self.config = config;
+        Ok(())
     }
 
     /// The gradient of every parameter that has one, by name.

@@ -1,14 +1,15 @@
 //! The branches of all blocks, and the row of sub-layers that a traversal walks along.
 
-use crate::attention::{Attention, KeyValue};
+use crate::attention::{Attention, KeyValue, RowsAsking};
 use crate::cache::Cache;
 use crate::config::{DepthKv, ModelConfig};
 use crate::mlp::Mlp;
 use crate::rope::Rope;
+use crate::tally::{Tally, causal};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use hadal_kernels::{fuses, linear};
-use hadal_residual::{Init, Memory, Site, SubLayer, SubLayers, Weights};
+use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
+use hadal_residual::{Init, Memory, Site, SkippedKeys, SubLayer, SubLayers, Weights};
 
 /// `x W^T` with W stored as `[out, in]`, without a bias.
 #[derive(Module, Debug)]
@@ -61,10 +62,18 @@ pub(crate) struct Layers<'a> {
     /// What earlier blocks left for the same tokens. It lives for one pass: no token ever sees
     /// another token's slots.
     pub(crate) slots: Vec<KeyValue>,
+    /// What becomes of the keys of tokens that skip.
+    pub(crate) skipped_keys: SkippedKeys,
+    /// Position of the first new token.
+    pub(crate) start: usize,
+    /// Who counts what ran.
+    pub(crate) tally: Option<&'a mut Tally>,
+    /// What the policy wants to learn besides.
+    pub(crate) extra_loss: Option<Tensor<1>>,
 }
 
 impl Layers<'_> {
-    fn attention(&mut self, block: usize, x: Tensor<3>) -> Tensor<3> {
+    fn all_attend(&mut self, block: usize, x: Tensor<3>) -> Tensor<3> {
         let attention = &self.blocks[block].attention;
         let device = x.device();
         if self.depth_kv == DepthKv::None && fuses(&device) {
@@ -82,24 +91,126 @@ impl Layers<'_> {
             self.slots.push(own);
             return output;
         }
+        self.attend_plainly(block, x, None)
+    }
+
+    /// Attention of the tokens on a route. If nobody is on it and no later pass will ask, nobody's keys are
+    /// needed either.
+    fn some_attend(&mut self, block: usize, x: Tensor<3>, route: &Route) -> Tensor<3> {
+        let attention = &self.blocks[block].attention;
+        let device = x.device();
+        if route.is_empty() && self.cache.is_none() && self.depth_kv == DepthKv::None {
+            return nothing(x);
+        }
+        if self.depth_kv == DepthKv::None && fuses(&device) {
+            let keys = match self.skipped_keys {
+                SkippedKeys::Keep => Keys::All,
+                SkippedKeys::Drop => Keys::Running,
+            };
+            let asking = Asking { route: route.clone(), keys };
+            match &mut self.cache {
+                None => return attention.routed(x, &self.rope, self.memory.recompute, asking),
+                Some(cache) if !device.is_autodiff() => {
+                    return cache.with_fused(block, |seen| {
+                        attention.continued_routed(x, &self.rope, seen, asking)
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        if self.cache.is_none() && fuses(&device) && !route.is_empty() {
+            let (output, own) = attention.routed_with_slots(x, &self.rope, &self.slots, route);
+            self.slots.push(own);
+            return output;
+        }
+        self.attend_plainly(block, x, Some(route))
+    }
+
+    fn attend_plainly(&mut self, block: usize, x: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
+        let attention = &self.blocks[block].attention;
+        let [batch, time, _] = x.dims();
         let own = attention.key_value(x.clone(), &self.rope);
-        let sequence = match &mut self.cache {
-            None => own.clone(),
-            Some(cache) => cache.extend(block, own.clone()),
+        let new = (self.skipped_keys == SkippedKeys::Drop)
+            .then(|| present(route, [batch, time], self.start));
+        let (sequence, present) = match &mut self.cache {
+            None => (own.clone(), new),
+            Some(cache) => cache.extend(block, own.clone(), new),
         };
-        let output = attention.attend(x, &self.rope, sequence, &self.slots);
+        let missing = present
+            .as_ref()
+            .is_some_and(|rows| rows.iter().any(|row| row.len() < sequence.key.dims()[2]));
+        let output = match route {
+            None if !missing => attention.attend(x, &self.rope, sequence, &self.slots),
+            Some(route) if route.is_empty() => nothing(x),
+            _ => {
+                let asking = RowsAsking { route, present: present.as_deref() };
+                attention.attend_routed(x, &self.rope, sequence, &self.slots, &asking)
+            }
+        };
         if self.depth_kv != DepthKv::None {
             self.slots.push(own);
         }
         output
     }
 
-    fn mlp(&mut self, block: usize, x: Tensor<3>) -> Tensor<3> {
+    fn mlp(&mut self, block: usize, x: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
         let Block { attention, mlp } = &self.blocks[block];
         if let Some(projection) = mlp.depth() {
             self.slots.push(attention.depth_slot(projection, x.clone(), &self.rope));
         }
-        mlp.forward(x, self.memory.recompute)
+        let recompute = self.memory.recompute;
+        let [batch, time, _] = x.dims();
+        match route {
+            None => mlp.forward(x, recompute),
+            Some(route) if route.is_empty() => nothing(x),
+            Some(route) => scatter(mlp.forward(gather(x, route), recompute), route, [batch, time]),
+        }
+    }
+
+    fn count(&mut self, site: Site, [batch, time]: [usize; 2], route: Option<&Route>) {
+        let (cached, start, keys) = (self.cache.is_some(), self.start, self.skipped_keys);
+        let left_over = self.depth_kv != DepthKv::None;
+        let Some(tally) = &mut self.tally else { return };
+        let Some(tally) = tally.sites.get_mut(site.index) else { return };
+        let all = (batch * time) as u64;
+        let ran = route.map_or(all, |route| route.len() as u64);
+        tally.ran += ran;
+        if site.kind() == SubLayer::Mlp {
+            return;
+        }
+        tally.keyed += match keys {
+            SkippedKeys::Drop => ran,
+            // Nobody asks for them.
+            SkippedKeys::Keep if ran == 0 && !cached && !left_over => 0,
+            SkippedKeys::Keep => all,
+        };
+        tally.seen += match (route, keys) {
+            (None, _) => batch as u64 * causal(start, time),
+            (Some(route), SkippedKeys::Keep) => {
+                let seen = |&token: &u32| (start + token as usize % time + 1) as u64;
+                route.running().iter().map(seen).sum()
+            }
+            (Some(route), SkippedKeys::Drop) => {
+                route.sequences(time).map(|range| causal(0, range.len())).sum()
+            }
+        };
+    }
+}
+
+/// The output of a sub-layer that nobody runs. It still depends on the input, because the way back through
+/// fused passages leads through every sub-layer.
+fn nothing(x: Tensor<3>) -> Tensor<3> {
+    x * 0.0
+}
+
+/// Of each row, the positions of new tokens that have keys.
+fn present(route: Option<&Route>, [batch, time]: [usize; 2], start: usize) -> Vec<Vec<u32>> {
+    let position = |token: u32| (start + token as usize % time) as u32;
+    match route {
+        None => vec![(0..time as u32).map(position).collect(); batch],
+        Some(route) => (route.sequences(time))
+            .map(|range| route.running()[range].iter().map(|&token| position(token)).collect())
+            .collect(),
     }
 }
 
@@ -125,10 +236,17 @@ impl SubLayers for Layers<'_> {
         Some(attention.first_token(input.clone(), &self.rope, &self.slots))
     }
 
-    fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3> {
-        match site.kind() {
-            SubLayer::Attention => self.attention(site.block(), input),
-            SubLayer::Mlp => self.mlp(site.block(), input),
+    fn run(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
+        let [batch, time, _] = input.dims();
+        self.count(site, [batch, time], route);
+        match (site.kind(), route) {
+            (SubLayer::Attention, None) => self.all_attend(site.block(), input),
+            (SubLayer::Attention, Some(route)) => self.some_attend(site.block(), input, route),
+            (SubLayer::Mlp, route) => self.mlp(site.block(), input, route),
         }
+    }
+
+    fn learn(&mut self, extra_loss: Tensor<1>) {
+        self.extra_loss = Some(extra_loss);
     }
 }

@@ -18,6 +18,7 @@ mod loss;
 mod mlp;
 mod rope;
 mod sampling;
+mod tally;
 mod tensor_file;
 mod tokenizer;
 
@@ -31,6 +32,7 @@ pub use device::{DEVICES, DeviceError, device_named};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
 pub use sampling::{Sampler, Sampling, SamplingError};
+pub use tally::{SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
 

@@ -144,7 +144,7 @@ impl Residual for AttentionResiduals {
             }
         };
         show(probe, Place::Site(site), Signal::Reading, || h.clone());
-        Read { input: self.norms[site.index].forward(h), ticket: () }
+        Read::all(self.norms[site.index].forward(h), ())
     }
 
     fn write(

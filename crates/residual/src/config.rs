@@ -19,6 +19,7 @@ use crate::probe::Probe;
 use crate::residual::{Residual, SubLayers};
 use crate::siamese::SiameseNormConfig;
 use crate::site::{Dimensions, Site};
+use crate::skip::{Conduct, SkippedKeys, Skipping};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -82,6 +83,21 @@ macro_rules! policies {
                 match self { $(Self::$variant(config) => config.cost(dimensions),)* }
             }
 
+            /// When tokens skip, if the settings say so.
+            pub fn skipping(&self) -> Option<Skipping> {
+                match self { $(Self::$variant(config) => config.skipping(),)* }
+            }
+
+            /// Changes when tokens skip.
+            pub fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
+                match self { $(Self::$variant(config) => config.set_skipping(skipping),)* }
+            }
+
+            /// What becomes of the keys of tokens that skip.
+            pub fn skipped_keys(&self) -> SkippedKeys {
+                match self { $(Self::$variant(config) => config.skipped_keys(),)* }
+            }
+
             /// How far the gates are open before training.
             pub fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
                 match self { $(Self::$variant(config) => config.initial_gates(dimensions),)* }
@@ -102,9 +118,14 @@ macro_rules! policies {
                 match self { $(Self::$variant(policy) => policy.traverse(embedding, layers, probe),)* }
             }
 
-            /// Sets what share of their full size the policy's gains have.
-            pub fn warm(&mut self, share: f64) {
-                match self { $(Self::$variant(policy) => policy.warm(share),)* }
+            /// Sets what changes from step to step of training.
+            pub fn conduct(&mut self, conduct: &Conduct) {
+                match self { $(Self::$variant(policy) => policy.conduct(conduct),)* }
+            }
+
+            /// Sets when tokens skip; [`ResidualConfig::set_skipping`] says whether they can.
+            pub fn skip(&mut self, skipping: Option<Skipping>) {
+                match self { $(Self::$variant(policy) => policy.skip(skipping),)* }
             }
 
             /// Why the site cannot be absent, if it cannot.
@@ -184,7 +205,7 @@ impl FromStr for ResidualConfig {
         }
         let mut fields = Map::new();
         fields.insert("kind".into(), kind.into());
-        for setting in settings.split(',').filter(|s| !s.is_empty()) {
+        for setting in split_settings(settings).into_iter().filter(|s| !s.is_empty()) {
             let (key, value) = setting
                 .split_once('=')
                 .ok_or_else(|| ShortFormError::NotASetting { setting: setting.into() })?;
@@ -206,14 +227,33 @@ impl fmt::Display for ResidualConfig {
         // Settings are numbers, booleans and plain words, so their JSON reads like the short form
         // once its quotes and braces are gone. (A `Value` would sort the keys.)
         let json = serde_json::to_string(self).map_err(|_| fmt::Error)?;
-        let plain = json.trim_matches(['{', '}']).replace('"', "");
-        let settings = plain.split(',').skip(1).map(|setting| setting.replacen(':', "=", 1));
         f.write_str(self.about().kind)?;
-        for (i, setting) in settings.enumerate() {
-            write!(f, "{}{setting}", if i == 0 { ':' } else { ',' })?;
+        let settings = split_settings(&json[1..json.len() - 1]).into_iter().skip(1);
+        for (i, (key, value)) in settings.filter_map(|s| s.split_once(':')).enumerate() {
+            let key = key.trim_matches('"');
+            let value = value.trim_matches('"');
+            write!(f, "{}{key}={value}", if i == 0 { ':' } else { ',' })?;
         }
         Ok(())
     }
+}
+
+/// Splits at commas that stand between settings, not in a list or a table.
+fn split_settings(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (i, c) in text.char_indices() {
+        match c {
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..i]);
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
 }
 
 #[cfg(test)]
@@ -234,6 +274,11 @@ mod tests {
         assert_eq!(echo("mgr:gate=independent"), "mgr:streams=4,gate=independent");
         assert_eq!(echo("hc:streams=2"), "hc:streams=2,dynamic=true");
         assert_eq!(echo("nag:skip_threshold=0.25"), "nag:directions=32,skip_threshold=0.25");
+        let by_site = "nag:directions=32,skip_threshold=[0.25,0.5],skip_shrink=1.0,skip_kv=drop";
+        assert_eq!(echo(by_site), by_site);
+        let by_kind =
+            "mgr:streams=4,gate=competitive,skip_threshold={\"attention\":0.1,\"mlp\":0.2}";
+        assert_eq!(echo(by_kind), by_kind);
         assert_eq!(echo("prenorm"), "prenorm");
     }
 

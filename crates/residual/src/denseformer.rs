@@ -98,7 +98,7 @@ impl Residual for DenseFormer {
 
     fn read(&self, site: Site, state: &DenseState, probe: &mut dyn Probe) -> Read<()> {
         show(probe, Place::Site(site), Signal::Reading, || state.x.clone());
-        Read { input: self.norms[site.index].forward(state.x.clone()), ticket: () }
+        Read::all(self.norms[site.index].forward(state.x.clone()), ())
     }
 
     fn write(

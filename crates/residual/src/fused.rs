@@ -46,6 +46,14 @@ pub(crate) fn gain(norms: &[RmsNorm], final_norm: &RmsNorm, reader: Place) -> Te
     }
 }
 
+/// The sub-layers that passages lead to, in order.
+pub(crate) fn readers(passages: &[Passage]) -> impl Iterator<Item = Site> {
+    passages.iter().filter_map(|passage| match passage.to {
+        Place::Site(site) => Some(site),
+        Place::Out => None,
+    })
+}
+
 /// The passages of a traversal past these sub-layers.
 pub(crate) fn passages(present: &[Site]) -> Vec<Passage> {
     let from = std::iter::once(None).chain(present.iter().copied().map(Some));
@@ -75,9 +83,9 @@ impl Fused {
             Some(params) => junctions.pass(write, params),
             None => unreachable!("a passage without parameters"),
         };
-        let mut input = pass(embedding);
+        let (mut input, mut route) = pass(embedding);
         for &site in present {
-            input = pass(layers.run(site, input));
+            (input, route) = pass(layers.run(site, input, route.as_ref()));
         }
         input
     }

@@ -160,7 +160,7 @@ impl Residual for Highway {
         let gate = self.gates[site.index].forward(rms(x.clone(), self.eps));
         show(probe, Place::Site(site), Signal::Reading, || x.clone());
         show(probe, Place::Site(site), Signal::Gates, || gate.clone());
-        Read { input: self.norms[site.index].forward(x.clone()), ticket: gate }
+        Read::all(self.norms[site.index].forward(x.clone()), gate)
     }
 
     fn write(

@@ -30,6 +30,7 @@ mod residual;
 pub mod siamese;
 mod sinkhorn;
 mod site;
+mod skip;
 pub mod streams;
 #[cfg(test)]
 mod testing;
@@ -42,4 +43,5 @@ pub use policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, Poli
 pub use probe::{Place, Probe, Recorder, Signal, Silent};
 pub use residual::{Read, Residual, SubLayers};
 pub use site::{Dimensions, Site, SubLayer};
+pub use skip::{Conduct, Forced, SkippedKeys, Skipping, Thresholds};
 pub use weights::{Declared, Init, Stored, Weights};

@@ -82,7 +82,7 @@ impl Residual for LayerNormScaling {
     fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
         show(probe, Place::Site(site), Signal::Reading, || x.clone());
         let input = self.norms[site.index].forward(x.clone()) * self.scales[site.index];
-        Read { input, ticket: () }
+        Read::all(input, ())
     }
 
     fn write(&self, _: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {

@@ -11,19 +11,24 @@
 //! can grow beyond the largest write, and every update can be undone. Gates start nearly closed, by
 //! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
 
-use crate::fused::{Fused, Memory, Passage, gain, join};
+use crate::fused::{Fused, Memory, Passage, gain, join, readers};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::{Pooled, Source, pool};
 use crate::probe::{Place, Probe, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::skip::{
+    Conduct, Forced, SkippedKeys, Skipping, Thresholds, Verdict, is_default, judge, skipped,
+};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{
-    Tensor,
+    Bool, Tensor,
     activation::{sigmoid, softmax},
 };
+use hadal_cpu::Route;
+use hadal_cpu::streams::Skip;
 use hadal_cpu::streams::mgr::{self, Gate, Mgr, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -60,10 +65,15 @@ pub struct MultiGateConfig {
     /// How the independent gate starts; without effect on the competitive one.
     #[serde(skip_serializing_if = "is_default")]
     pub independent_start: IndependentStart,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
+    /// Tokens whose widest gate is smaller than this skip the sub-layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_threshold: Option<Thresholds>,
+    /// What share of the threshold is taken off the widest gate of those who run, the others following.
+    #[serde(skip_serializing_if = "is_default")]
+    pub skip_shrink: f64,
+    /// What becomes of the keys of tokens that skip an attention.
+    #[serde(skip_serializing_if = "is_default")]
+    pub skip_kv: SkippedKeys,
 }
 
 impl Default for MultiGateConfig {
@@ -72,6 +82,9 @@ impl Default for MultiGateConfig {
             streams: 4,
             gate: MultiGateKind::default(),
             independent_start: IndependentStart::default(),
+            skip_threshold: None,
+            skip_shrink: 0.0,
+            skip_kv: SkippedKeys::Keep,
         }
     }
 }
@@ -118,8 +131,19 @@ impl PolicyConfig for MultiGateConfig {
         paper: "Multi-Gate Residuals 2026, arXiv 2605.23259",
     };
 
-    fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams, MOST_STREAMS)
+    fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
+        check_streams::<Self>(self.streams, MOST_STREAMS)?;
+        self.skipping().map_or(Ok(()), |skipping| skipping.check::<Self>(dimensions))
+    }
+
+    fn skipping(&self) -> Option<Skipping> {
+        let thresholds = self.skip_threshold.clone()?;
+        Some(Skipping { thresholds, shrink: self.skip_shrink, keys: self.skip_kv })
+    }
+
+    fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
+        (self.skip_threshold, self.skip_shrink, self.skip_kv) = Skipping::fields(skipping);
+        Ok(())
     }
 
     fn check_start(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
@@ -187,6 +211,8 @@ impl PolicyConfig for MultiGateConfig {
             final_norm: final_norm(dimensions, weights),
             streams: self.streams,
             eps: dimensions.norm_eps,
+            skipping: self.skipping(),
+            forced: Forced::default(),
         }
     }
 }
@@ -268,9 +294,50 @@ pub struct MultiGate {
     final_norm: RmsNorm,
     streams: usize,
     eps: f64,
+    #[module(skip)]
+    skipping: Option<Skipping>,
+    #[module(skip)]
+    forced: Forced,
+}
+
+/// How far each stream goes towards a write, and who stays.
+pub struct Opening {
+    /// `[B, T, n]`
+    gates: Tensor<3>,
+    /// `[B, T, 1]`
+    skipped: Option<Tensor<3, Bool>>,
 }
 
 impl MultiGate {
+    fn rule(&self, sites: impl Iterator<Item = Site>) -> Option<Skip> {
+        Some(self.skipping.as_ref()?.rule(sites, &self.forced))
+    }
+
+    /// Closes gates by the rule, and says who runs.
+    fn decide(
+        &self,
+        site: Site,
+        gates: Tensor<3>,
+        probe: &mut dyn Probe,
+    ) -> (Opening, Option<Route>) {
+        let sites = self.norms.len();
+        let Some(rule) = self.rule((0..sites).map(Site::new)) else {
+            return (Opening { gates, skipped: None }, None);
+        };
+        let widest = gates.clone().max_dim(2);
+        let Verdict { route, taken_off } = judge(&rule, site, &widest);
+        let skipped = route.as_ref().map(|route| skipped(route, &widest));
+        show(probe, Place::Site(site), Signal::Skipped, || match &skipped {
+            Some(skipped) => skipped.clone().float(),
+            None => widest.zeros_like(),
+        });
+        let gates = match taken_off {
+            Some(taken_off) => gates * ((widest.clone() - taken_off) / widest),
+            None => gates,
+        };
+        (Opening { gates, skipped }, route)
+    }
+
     fn gate(&self, site: Site) -> Option<&StreamGate> {
         self.gates.get(site.index.checked_sub(self.streams - 1)?)
     }
@@ -279,8 +346,8 @@ impl MultiGate {
 impl Residual for MultiGate {
     /// At most n streams; fewer while they are being filled.
     type State = Vec<Source>;
-    /// The gates, or nothing while streams are being filled. `[B, T, n]`
-    type Ticket = Option<Tensor<3>>;
+    /// Nothing while streams are being filled.
+    type Ticket = Option<Opening>;
 
     fn open(&self, embedding: Tensor<3>) -> Vec<Source> {
         vec![Source::new(embedding, self.eps)]
@@ -291,7 +358,7 @@ impl Residual for MultiGate {
         site: Site,
         streams: &Vec<Source>,
         probe: &mut dyn Probe,
-    ) -> Read<Option<Tensor<3>>> {
+    ) -> Read<Option<Opening>> {
         let place = Place::Site(site);
         let h = match site.index.checked_sub(1) {
             None => streams[0].value.clone(),
@@ -306,24 +373,31 @@ impl Residual for MultiGate {
         if let Some(gates) = &gates {
             show_per_stream(probe, place, Signal::Gates, || gates.clone());
         }
-        Read { input: self.norms[site.index].forward(h), ticket: gates }
+        let decision = gates.map(|gates| self.decide(site, gates, probe));
+        let (ticket, route) = decision.map_or((None, None), |(open, route)| (Some(open), route));
+        Read { input: self.norms[site.index].forward(h), route, ticket }
     }
 
     fn write(
         &self,
         site: Site,
         mut streams: Vec<Source>,
-        gates: Option<Tensor<3>>,
+        opening: Option<Opening>,
         output: Tensor<3>,
         probe: &mut dyn Probe,
     ) -> Vec<Source> {
-        match gates {
+        match opening {
             None => streams.push(Source::new(output, self.eps)),
-            Some(gates) => {
+            Some(Opening { gates, skipped }) => {
                 for (i, stream) in streams.iter_mut().enumerate() {
                     let s = stream.value.clone();
                     let step = gates.clone().narrow(2, i, 1) * (output.clone() - s.clone());
-                    *stream = Source::new(s + step, self.eps);
+                    let moved = s.clone() + step;
+                    let moved = match &skipped {
+                        Some(skipped) => moved.mask_where(skipped.clone().expand(s.dims()), s),
+                        None => moved,
+                    };
+                    *stream = Source::new(moved, self.eps);
                 }
             }
         }
@@ -352,6 +426,13 @@ impl Residual for MultiGate {
                 }));
             }
             parts.push(gain(&self.norms, &self.final_norm, passage.to));
+            // Who runs the next sub-layer is decided by its gates, before it runs.
+            if self.skipping.is_some()
+                && let Place::Site(site) = passage.to
+                && let Some(gate) = self.gate(site)
+            {
+                parts.extend([scaled(&gate.weight), gate.bias.val()]);
+            }
             join(parts)
         });
         let params: Vec<_> = params.collect();
@@ -368,9 +449,18 @@ impl Residual for MultiGate {
                 Some(share) => mgr::Memory::Inversion { share },
                 None => mgr::Memory::Exact,
             },
+            skip: self.rule(readers(passages)),
         };
         let stream = Box::new(Mgr::new(settings, passages.len(), keep));
         Some(Fused { stream, params })
+    }
+
+    fn conduct(&mut self, conduct: &Conduct) {
+        self.forced = conduct.forced.clone();
+    }
+
+    fn skip(&mut self, skipping: Option<Skipping>) {
+        self.skipping = skipping;
     }
 
     fn close(&self, streams: Vec<Source>, probe: &mut dyn Probe) -> Tensor<3> {

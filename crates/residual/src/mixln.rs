@@ -89,7 +89,7 @@ impl Residual for MixLn {
         } else {
             self.norms[site.index].forward(x.clone())
         };
-        Read { input, ticket: () }
+        Read::all(input, ())
     }
 
     fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {

@@ -11,19 +11,22 @@
 //! losing a rotation of at most `arctan` of the threshold. The read-out is `exp(s) r / d`: the norm
 //! lane is the inverse temperature of the logits. arXiv 2606.16112; the skip rule is ours.
 
-use crate::fused::{Fused, Memory, Passage, join};
+use crate::fused::{Fused, Memory, Passage, join, readers};
 use crate::policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
 use crate::pool::project;
 use crate::probe::{Place, Probe, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::skip::{
+    Conduct, SkippedKeys, Skipping, Thresholds, Verdict, is_default, judge, skipped,
+};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{
     Bool, Tensor,
     activation::{sigmoid, softmax, softplus},
 };
-use hadal_cpu::streams::Nag;
+use hadal_cpu::streams::{Nag, Skip};
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -35,12 +38,18 @@ pub struct NormAgnosticConfig {
     pub directions: usize,
     /// Tokens whose gain is smaller than this skip the sub-layer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub skip_threshold: Option<f64>,
+    pub skip_threshold: Option<Thresholds>,
+    /// What share of the threshold is taken off the gains of those who run.
+    #[serde(skip_serializing_if = "is_default")]
+    pub skip_shrink: f64,
+    /// What becomes of the keys of tokens that skip an attention.
+    #[serde(skip_serializing_if = "is_default")]
+    pub skip_kv: SkippedKeys,
 }
 
 impl Default for NormAgnosticConfig {
     fn default() -> Self {
-        Self { directions: 32, skip_threshold: None }
+        Self { directions: 32, skip_threshold: None, skip_shrink: 0.0, skip_kv: SkippedKeys::Keep }
     }
 }
 
@@ -70,19 +79,24 @@ impl PolicyConfig for NormAgnosticConfig {
         paper: "NAG 2026, arXiv 2606.16112",
     };
 
-    fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
+    fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
         if self.directions == 0 || self.directions > MOST_DIRECTIONS {
             return Err(Self::refuse(format!(
                 "directions is {}, but a modulator needs between 1 and {MOST_DIRECTIONS}",
                 self.directions
             )));
         }
-        match self.skip_threshold {
-            Some(tau) if !(tau >= 0.0 && tau.is_finite()) => Err(Self::refuse(format!(
-                "skip_threshold is {tau}, but it must be zero or a positive number"
-            ))),
-            _ => Ok(()),
-        }
+        self.skipping().map_or(Ok(()), |skipping| skipping.check::<Self>(dimensions))
+    }
+
+    fn skipping(&self) -> Option<Skipping> {
+        let thresholds = self.skip_threshold.clone()?;
+        Some(Skipping { thresholds, shrink: self.skip_shrink, keys: self.skip_kv })
+    }
+
+    fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
+        (self.skip_threshold, self.skip_shrink, self.skip_kv) = Skipping::fields(skipping);
+        Ok(())
     }
 
     /// The size of a branch's output has no effect here, only its direction.
@@ -115,8 +129,8 @@ impl PolicyConfig for NormAgnosticConfig {
                 .each_site()
                 .map(|site| Modulator::new(self.directions, site, dimensions, weights))
                 .collect(),
-            skip_threshold: self.skip_threshold,
-            warmth: 1.0,
+            skipping: self.skipping(),
+            conduct: Conduct::default(),
         }
     }
 }
@@ -162,9 +176,10 @@ impl Modulator {
 pub struct NormAgnostic {
     log_gain: Param<Tensor<1>>,
     sites: Vec<Modulator>,
-    skip_threshold: Option<f64>,
-    /// Factor on every gain; below one only while training warms up.
-    warmth: f64,
+    #[module(skip)]
+    skipping: Option<Skipping>,
+    #[module(skip)]
+    conduct: Conduct,
 }
 
 /// The two lanes.
@@ -181,6 +196,12 @@ pub struct Turn {
     gain: Tensor<3>,
     /// `[B, T, 1]`
     skipped: Option<Tensor<3, Bool>>,
+}
+
+impl NormAgnostic {
+    fn rule(&self, sites: impl Iterator<Item = Site>) -> Option<Skip> {
+        Some(self.skipping.as_ref()?.rule(sites, &self.conduct.forced))
+    }
 }
 
 /// The part of `f` that turns r: centred, orthogonal to r, of unit mean square.
@@ -206,14 +227,24 @@ impl Residual for NormAgnostic {
     fn read(&self, site: Site, lanes: &Lanes, probe: &mut dyn Probe) -> Read<Turn> {
         let place = Place::Site(site);
         let gain = self.sites[site.index].gain(lanes.direction.clone());
-        let gain = if self.warmth == 1.0 { gain } else { gain * self.warmth };
-        let skipped = self.skip_threshold.map(|tau| gain.clone().abs().lower_scalar(tau));
+        let warmth = self.conduct.warmth;
+        let gain = if warmth == 1.0 { gain } else { gain * warmth };
         show(probe, place, Signal::Reading, || lanes.direction.clone());
         show(probe, place, Signal::Gain, || gain.clone());
-        if let Some(skipped) = &skipped {
-            show(probe, place, Signal::Skipped, || skipped.clone().float());
-        }
-        Read { input: lanes.direction.clone(), ticket: Turn { gain, skipped } }
+        let Some(rule) = self.rule((0..self.sites.len()).map(Site::new)) else {
+            return Read::all(lanes.direction.clone(), Turn { gain, skipped: None });
+        };
+        let Verdict { route, taken_off } = judge(&rule, site, &gain);
+        let skipped = route.as_ref().map(|route| skipped(route, &gain));
+        show(probe, place, Signal::Skipped, || match &skipped {
+            Some(skipped) => skipped.clone().float(),
+            None => gain.zeros_like(),
+        });
+        let gain = match taken_off {
+            Some(taken_off) => gain.clone() - gain.sign() * taken_off,
+            None => gain,
+        };
+        Read { input: lanes.direction.clone(), route, ticket: Turn { gain, skipped } }
     }
 
     fn write(
@@ -254,7 +285,7 @@ impl Residual for NormAgnostic {
                     bias.val(),
                     softmax(mix.val(), 0),
                     softplus(sharpness.val(), 1.0),
-                    alpha.val() * self.warmth,
+                    alpha.val() * self.conduct.warmth,
                 ]);
             }
             match parts.is_empty() {
@@ -264,13 +295,17 @@ impl Residual for NormAgnostic {
         });
         let params = params.collect();
         let [directions, width] = self.sites.first()?.directions.dims();
-        let threshold = self.skip_threshold.map(|tau| tau as f32);
-        let stream = Nag::new(width, passages.len() - 1, directions, threshold, keep);
+        let skip = self.rule(readers(passages));
+        let stream = Nag::new(width, passages.len() - 1, directions, skip, keep);
         Some(Fused { stream: Box::new(stream), params })
     }
 
-    fn warm(&mut self, share: f64) {
-        self.warmth = share;
+    fn conduct(&mut self, conduct: &Conduct) {
+        self.conduct = conduct.clone();
+    }
+
+    fn skip(&mut self, skipping: Option<Skipping>) {
+        self.skipping = skipping;
     }
 
     fn close(&self, lanes: Lanes, probe: &mut dyn Probe) -> Tensor<3> {

@@ -2,6 +2,7 @@
 
 use crate::residual::Residual;
 use crate::site::Dimensions;
+use crate::skip::{SkippedKeys, Skipping};
 use crate::weights::Weights;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -152,6 +153,26 @@ pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Defau
     /// How far the gates are open before training.
     fn initial_gates(&self, _dimensions: &Dimensions) -> Vec<InitialGate> {
         Vec::new()
+    }
+
+    /// When tokens skip, if the settings say so.
+    fn skipping(&self) -> Option<Skipping> {
+        None
+    }
+
+    /// Changes when tokens skip.
+    fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
+        match skipping {
+            None => Ok(()),
+            Some(_) => Err(Self::refuse(
+                "has no gate that is known before a sub-layer runs, so tokens cannot skip; nag and mgr have one",
+            )),
+        }
+    }
+
+    /// What becomes of the keys of tokens that skip.
+    fn skipped_keys(&self) -> SkippedKeys {
+        self.skipping().map_or(SkippedKeys::Keep, |skipping| skipping.keys)
     }
 
     /// The module. Settings must have passed [`PolicyConfig::check`].

@@ -72,7 +72,7 @@ impl Residual for PostNorm {
 
     fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
         show(probe, Place::Site(site), Signal::Reading, || x.clone());
-        Read { input: x.clone(), ticket: () }
+        Read::all(x.clone(), ())
     }
 
     fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {

@@ -68,7 +68,7 @@ impl Residual for PreNorm {
 
     fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
         show(probe, Place::Site(site), Signal::Reading, || x.clone());
-        Read { input: self.norms[site.index].forward(x.clone()), ticket: () }
+        Read::all(self.norms[site.index].forward(x.clone()), ())
     }
 
     fn write(&self, _: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {

@@ -4,16 +4,27 @@
 use crate::fused::{Fused, Memory, Passage, passages};
 use crate::probe::{Place, Probe, Signal, show, watches};
 use crate::site::Site;
+use crate::skip::{Conduct, Skipping};
 use burn::module::Module;
 use burn::tensor::Tensor;
+use hadal_cpu::Route;
 use hadal_kernels::fuses;
 
 /// What a sub-layer is given, and what the policy wants back when it has run.
 pub struct Read<Ticket> {
     /// The sub-layer's input, already normalised if the policy normalises. `[B, T, d]`
     pub input: Tensor<3>,
+    /// Who runs the sub-layer; `None` for everybody.
+    pub route: Option<Route>,
     /// What reading computed that writing needs: gates, a normalised stream, or nothing.
     pub ticket: Ticket,
+}
+
+impl<Ticket> Read<Ticket> {
+    /// A reading for every token.
+    pub fn all(input: Tensor<3>, ticket: Ticket) -> Self {
+        Self { input, route: None, ticket }
+    }
 }
 
 /// A way to carry information through depth.
@@ -35,7 +46,8 @@ pub trait Residual: Module {
     /// What the sub-layer at `site` is given.
     fn read(&self, site: Site, state: &Self::State, probe: &mut dyn Probe) -> Read<Self::Ticket>;
 
-    /// The state after the sub-layer at `site` returned `output`, of shape `[B, T, d]`.
+    /// The state after the sub-layer at `site` returned `output`, of shape `[B, T, d]`. What it holds for
+    /// tokens that were not on the route has no meaning.
     fn write(
         &self,
         site: Site,
@@ -58,9 +70,16 @@ pub trait Residual: Module {
         None
     }
 
-    /// Sets what share of their full size the policy's gains have, while training warms up. Only NAG
-    /// has gains that need it.
-    fn warm(&mut self, _share: f64) {}
+    /// Sets what changes from step to step of training.
+    fn conduct(&mut self, _conduct: &Conduct) {}
+
+    /// Sets when tokens skip. Only called for policies whose settings take it.
+    fn skip(&mut self, _skipping: Option<Skipping>) {}
+
+    /// A loss of the policy's own, to be learned from besides the model's.
+    fn extra_loss(&self, _state: &Self::State) -> Option<Tensor<1>> {
+        None
+    }
 
     /// What the head multiplies: the read-out after the final norm.
     ///
@@ -103,15 +122,18 @@ pub trait Residual: Module {
                 state = self.pass(site, state);
                 continue;
             }
-            let Read { input, ticket } = self.read(site, &state, probe);
+            let Read { input, route, ticket } = self.read(site, &state, probe);
             if probe.wants(Signal::FirstToken)
                 && let Some(share) = layers.first_token(site, &input)
             {
                 probe.record(Place::Site(site), Signal::FirstToken, share);
             }
-            let output = probe.tap(site, layers.run(site, input));
+            let output = probe.tap(site, layers.run(site, input, route.as_ref()));
             show(probe, Place::Site(site), Signal::Write, || output.clone());
             state = self.write(site, state, ticket, output, probe);
+        }
+        if let Some(loss) = self.extra_loss(&state) {
+            layers.learn(loss);
         }
         self.close(state, probe)
     }
@@ -139,9 +161,13 @@ pub trait SubLayers {
         None
     }
 
-    /// Applies the sub-layer.
+    /// Applies the sub-layer to the tokens on the route, or to all if there is none. The rest of the output
+    /// has no meaning.
     ///
     /// # Shapes
     /// - `input` and output: `[B, T, d]`
-    fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3>;
+    fn run(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3>;
+
+    /// Receives a loss of the policy's own.
+    fn learn(&mut self, _extra_loss: Tensor<1>) {}
 }

@@ -114,7 +114,7 @@ impl Residual for SiameseNorm {
         let x = pair.post.forward(state.x.clone());
         let h = x.clone() + pair.pre.forward(state.y.clone());
         show(probe, Place::Site(site), Signal::Reading, || h.clone());
-        Read { input: self.norms[site.index].forward(h), ticket: x }
+        Read::all(self.norms[site.index].forward(h), x)
     }
 
     fn write(
@@ -200,7 +200,7 @@ mod tests {
         let site = Site::new(2);
         let state = SiameseState { x: token([3.0, 4.0]), y: token([-2.0, 1.0]) };
         let mut seen = Recorder::of(&[Signal::Reading]);
-        let Read { input, ticket } = policy.read(site, &state, &mut seen);
+        let Read { input, ticket, .. } = policy.read(site, &state, &mut seen);
 
         let ([x0, x1], [y0, y1]) = (rms_of([3.0, 4.0]), rms_of([-2.0, 1.0]));
         let post = [2.0 * x0, x1];

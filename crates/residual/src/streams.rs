@@ -105,7 +105,7 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         let h = mix.read(streams.clone());
         show(probe, Place::Site(site), Signal::Reading, || h.clone());
         mix.show(site, probe);
-        Read { input: self.norms[site.index].forward(h), ticket: mix }
+        Read::all(self.norms[site.index].forward(h), mix)
     }
 
     fn write(

@@ -7,6 +7,7 @@ use crate::site::{Dimensions, Site, SubLayer};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Gradients, Tensor, TensorData, activation::relu};
+use hadal_cpu::Route;
 use std::collections::HashMap;
 
 /// A small model's dimensions.
@@ -79,7 +80,7 @@ impl SubLayers for Stand {
         self.absent.contains(&site)
     }
 
-    fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3> {
+    fn run(&mut self, site: Site, input: Tensor<3>, _: Option<&Route>) -> Tensor<3> {
         let [_, _, width] = input.dims();
         let matrix = normal(&format!("stand.{}", site.index), [width, width]);
         crate::pool::project(input, matrix * (1.0 / (width as f64).sqrt())).tanh()
@@ -221,7 +222,7 @@ impl SubLayers for Toy {
         false
     }
 
-    fn run(&mut self, site: Site, input: Tensor<3>) -> Tensor<3> {
+    fn run(&mut self, site: Site, input: Tensor<3>, _: Option<&Route>) -> Tensor<3> {
         let shape = input.dims();
         let [_, _, width] = shape;
         let matrix = |part: &str| {

@@ -3,6 +3,7 @@
 use super::error::{DiagnoseError, io_error};
 use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state};
 use hadal_model::{Decoder, Device, ModelConfig, TensorFile, load};
+use hadal_residual::Conduct;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -87,7 +88,8 @@ fn of_run(path: &Path, config: &RunConfig) -> Result<(Decoder, Option<u64>), Dia
     }
     let warm = config.train.nag_alpha_warmup;
     if step < warm {
-        decoder.warm(step as f64 / warm as f64);
+        let warmth = step as f64 / warm as f64;
+        decoder.conduct(&Conduct { warmth, ..Conduct::default() });
     }
     Ok((decoder, Some(step)))
 }

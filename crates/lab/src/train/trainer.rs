@@ -17,6 +17,7 @@ use burn::module::Module;
 use hadal_model::{
     CheckpointError, Decoder, Device, Limits, ModelConfig, Sampler, Sampling, generate, save,
 };
+use hadal_residual::Conduct;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
@@ -244,7 +245,7 @@ impl Trainer {
         let length = self.config.train.nag_alpha_warmup;
         let done = self.state.step + 1;
         let share = if done < length { done as f64 / length as f64 } else { 1.0 };
-        self.decoder.warm(share);
+        self.decoder.conduct(&Conduct { warmth: share, learning: true, ..Conduct::default() });
     }
 
     /// Writes the evidence of a failed step and does what the settings say.
@@ -407,7 +408,7 @@ impl Trainer {
     fn save_model(&self) -> Result<(), TrainError> {
         let directory = self.folder.model();
         let mut decoder = self.decoder.valid();
-        decoder.warm(1.0);
+        decoder.conduct(&Conduct::default());
         save(&decoder, &directory)?;
         if let Some(file) = self.feed.tokenizer_file() {
             let copy = directory.join("tokenizer.json");

@@ -9,11 +9,11 @@ use crate::testing::{
 use burn::tensor::Device;
 
 fn dense() -> NormAgnosticConfig {
-    NormAgnosticConfig { directions: 4, skip_threshold: None }
+    NormAgnosticConfig { directions: 4, ..Default::default() }
 }
 
 fn skipping(threshold: f64) -> NormAgnosticConfig {
-    NormAgnosticConfig { skip_threshold: Some(threshold), ..dense() }
+    NormAgnosticConfig { skip_threshold: Some(Thresholds::One(threshold)), ..dense() }
 }
 
 /// Embeddings as NAG's table holds them: every row has mean zero.
@@ -280,7 +280,7 @@ fn logits_lie_within_the_inverse_temperature_and_reach_it() {
 
 /// The modulation of a single site with `alpha = 1`.
 fn modulation(bias: [f32; 2], mix: [f32; 2], sharpness: f32) -> f32 {
-    let config = NormAgnosticConfig { directions: 2, skip_threshold: None };
+    let config = NormAgnosticConfig { directions: 2, ..Default::default() };
     let policy = chosen(&config, &dimensions(2, 1), |name, _| match name {
         "residual.0.alpha" => Some(vec![1.0]),
         "residual.0.directions" => Some(vec![1.0, 0.0, 0.0, -1.0]),
@@ -370,7 +370,7 @@ fn gradients_of_a_sub_layer_are_its_slopes() {
 
     let site = Site::new(0);
     let lanes = policy.open(embedding.clone());
-    let Read { input, ticket } = policy.read(site, &lanes, &mut Silent);
+    let Read { input, ticket, .. } = policy.read(site, &lanes, &mut Silent);
     let output = Stand::new(&dimensions).run(site, input);
     let after = policy.write(site, lanes, ticket, output, &mut Silent);
     let loss = (after.direction * towards.clone()).sum() + (after.log_norm * 0.7).sum();
@@ -590,6 +590,6 @@ fn bad_settings_are_refused() {
     for threshold in [-0.1, f64::NAN, f64::INFINITY] {
         assert!(skipping(threshold).check(&dimensions).is_err(), "{threshold}");
     }
-    let none = NormAgnosticConfig { directions: 0, skip_threshold: None };
+    let none = NormAgnosticConfig { directions: 0, ..Default::default() };
     assert!(none.check(&dimensions).is_err());
 }

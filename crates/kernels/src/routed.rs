@@ -1,0 +1,285 @@
+//! Attention for the tokens on a route: the others ask nothing, and keep their keys and values or not.
+
+use crate::attention::{
+    Attention, AttentionShape, AttentionWeights, HeadGains, RopeTables, prepare,
+};
+use crate::bridge::{Input, Operation, Output, run};
+use crate::heads::DepthSlots;
+use crate::seen::SeenTokens;
+use burn::tensor::Tensor;
+use hadal_cpu::attention::{HeadNorms, Shape, Slots, backward_routed, forward_routed};
+use hadal_cpu::linear;
+use hadal_cpu::{Route, Rows};
+
+pub use hadal_cpu::attention::Keys;
+
+/// Who asks, and whose keys there are.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    /// The tokens that ask.
+    pub route: Route,
+    /// Whose keys and values exist.
+    pub keys: Keys,
+}
+
+impl Asking {
+    /// The tokens whose keys and values exist, `[tokens or running, width]`.
+    fn keyed<'a>(&self, all: &'a [f32], gathered: &'a [f32]) -> &'a [f32] {
+        match self.keys {
+            Keys::All => all,
+            Keys::Running => gathered,
+        }
+    }
+}
+
+/// [`crate::attention()`] for tokens on a route, of which there must be one; the other rows of the output
+/// are zero. Call this only where [`crate::fuses`] says so.
+///
+/// # Shapes
+/// - `x` and output: `[B, T, d]`
+pub fn routed_attention(
+    x: Tensor<3>,
+    weights: AttentionWeights,
+    shape: AttentionShape,
+    rope: &RopeTables,
+    recompute: bool,
+    asking: Asking,
+) -> Tensor<3> {
+    let (attention, inputs) = prepare(x, weights, shape, rope, recompute);
+    run(RoutedAttention { attention, asking }, inputs)
+}
+
+/// [`crate::continued_attention()`] for tokens on a route, which may be empty; the other rows of the output
+/// are zero. Call this only on a device without autodiff.
+///
+/// # Shapes
+/// - `x` and output: `[B, T, d]`
+pub fn continued_routed_attention(
+    x: Tensor<3>,
+    weights: AttentionWeights,
+    shape: AttentionShape,
+    rope: &RopeTables,
+    seen: SeenTokens,
+    asking: Asking,
+) -> Tensor<3> {
+    let (attention, inputs) = prepare(x, weights, shape, rope, false);
+    run(ContinuedRouted { attention, seen, asking }, inputs)
+}
+
+#[derive(Debug)]
+struct RoutedAttention {
+    attention: Attention,
+    asking: Asking,
+}
+
+impl RoutedAttention {
+    /// The queries, the keys with the values, the mixed values and the logarithms of the sums.
+    fn intermediates(&self, inputs: &[Rows], gathered: &[f32]) -> [Vec<f32>; 4] {
+        let Self { attention, asking } = self;
+        let [q, k, v] = attention.projections(inputs);
+        let keyed = asking.keyed(inputs[0].values(), gathered);
+        let queries = linear::forward(gathered, attention.width(), &[q]);
+        let key_values = linear::forward(keyed, attention.width(), &[k, v]);
+        let (shape, slots) = (attention.shape(inputs), Slots::default());
+        let Asking { route, keys } = asking;
+        let out = forward_routed(&queries, &key_values, &shape, &slots, route, *keys);
+        [queries, key_values, out.mixed, out.log_sums]
+    }
+}
+
+impl Operation for RoutedAttention {
+    fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
+        let Self { attention, asking } = self;
+        let gathered = asking.route.gather(inputs[0].values(), attention.width());
+        let saved = self.intermediates(inputs, &gathered);
+        let rows = linear::forward(&saved[2], attention.mixed_width(), &attention.output(inputs));
+        let saved = if keep && !attention.recompute { saved.into() } else { Vec::new() };
+        let values = asking.route.scatter(&rows, attention.width());
+        Output { values, shape: attention.x.to_vec(), saved }
+    }
+
+    fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        let Self { attention, asking: Asking { route, keys } } = self;
+        let (x, width) = (inputs[0].values(), attention.width());
+        let gathered = route.gather(x, width);
+        let [queries, key_values, mixed, log_sums] = match <[Vec<f32>; 4]>::try_from(saved) {
+            Ok(saved) => saved,
+            Err(_) => self.intermediates(inputs, &gathered),
+        };
+        let d = route.gather(d.values(), width);
+        let mut out =
+            linear::backward(&d, &mixed, attention.mixed_width(), &attention.output(inputs));
+        let heads = {
+            let (shape, slots) = (attention.shape(inputs), Slots::default());
+            backward_routed(
+                &out.x,
+                &queries,
+                &key_values,
+                &mixed,
+                &log_sums,
+                &shape,
+                &slots,
+                route,
+                *keys,
+            )
+        };
+        drop((queries, key_values, mixed));
+        let [q, k, v] = attention.projections(inputs);
+        let keyed = self.asking.keyed(x, &gathered);
+        let of_queries = linear::backward(&heads.queries, &gathered, width, &[q]);
+        let of_keys = linear::backward(&heads.key_values, keyed, width, &[k, v]);
+        let mut gradients = vec![self.joined(of_queries.x, of_keys.x)];
+        gradients.extend(of_queries.weights);
+        gradients.extend(of_keys.weights);
+        gradients.push(out.weights.remove(0));
+        gradients.extend([heads.query_gain, heads.key_gain]);
+        gradients
+    }
+}
+
+impl RoutedAttention {
+    /// The gradient of the input: of all tokens from keys, and of those that asked from queries.
+    fn joined(&self, of_queries: Vec<f32>, mut of_keys: Vec<f32>) -> Vec<f32> {
+        let Asking { route, keys } = &self.asking;
+        let width = self.attention.width();
+        match keys {
+            Keys::All => {
+                for (part, &token) in of_queries.chunks_exact(width).zip(route.running()) {
+                    let row = &mut of_keys[token as usize * width..][..width];
+                    row.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+                }
+                of_keys
+            }
+            Keys::Running => {
+                of_keys.iter_mut().zip(&of_queries).for_each(|(sum, part)| *sum += part);
+                route.scatter(&of_keys, width)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ContinuedRouted {
+    attention: Attention,
+    seen: SeenTokens,
+    asking: Asking,
+}
+
+impl Operation for ContinuedRouted {
+    fn forward(&self, inputs: &[Rows], _: bool) -> Output {
+        let Self { attention, seen, asking } = self;
+        let (x, width) = (inputs[0].values(), attention.width());
+        let gathered = asking.route.gather(x, width);
+        let [q, k, v] = attention.projections(inputs);
+        let queries = linear::forward(&gathered, width, &[q]);
+        let key_values = linear::forward(asking.keyed(x, &gathered), width, &[k, v]);
+        let shape = attention.shape(inputs);
+        let mixed = seen.attend_routed(&queries, &key_values, &shape, asking);
+        let rows = linear::forward(&mixed, attention.mixed_width(), &attention.output(inputs));
+        let values = asking.route.scatter(&rows, width);
+        Output { values, shape: attention.x.to_vec(), saved: Vec::new() }
+    }
+
+    fn backward(&self, _: Rows, _: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        unreachable!("a continued attention is run without autodiff")
+    }
+}
+
+/// Attends from projected queries of the tokens on a route, of which there must be one, to projected keys
+/// of their sequences and to the slots of the same tokens. Call this only where [`crate::fuses`] says so.
+///
+/// # Shapes
+/// - `queries`: `[1, running, heads * head_dim]`
+/// - `key_values`: `[B, T, 2 kv heads * head_dim]`, keys then values of every token
+/// - output: `[1, running, heads * head_dim]`
+pub fn mix_routed_heads(
+    queries: Tensor<3>,
+    key_values: Tensor<3>,
+    norms: Option<HeadGains>,
+    slots: Option<DepthSlots>,
+    shape: AttentionShape,
+    rope: &RopeTables,
+    route: &Route,
+) -> Tensor<3> {
+    let operation = MixRouted {
+        time: key_values.dims()[1],
+        shape,
+        rope: rope.clone(),
+        eps: norms.as_ref().map(|norms| norms.eps as f32),
+        slots: slots.as_ref().map_or(0, |slots| slots.keys.dims()[2]),
+        route: route.clone(),
+    };
+    let mut inputs: Vec<Input> = vec![queries.into(), key_values.into()];
+    if let Some(slots) = slots {
+        inputs.extend([slots.keys.into(), slots.values.into()]);
+    }
+    if let Some(norms) = norms {
+        inputs.extend([norms.query.into(), norms.key.into()]);
+    }
+    run(operation, inputs)
+}
+
+/// Inputs are queries, keys with values, then slots if there are any, then gains if there are any.
+#[derive(Debug)]
+struct MixRouted {
+    time: usize,
+    shape: AttentionShape,
+    rope: RopeTables,
+    eps: Option<f32>,
+    slots: usize,
+    route: Route,
+}
+
+impl MixRouted {
+    fn slots<'a>(&self, inputs: &'a [Rows]) -> Slots<'a> {
+        match self.slots {
+            0 => Slots::default(),
+            count => Slots { count, keys: inputs[2].values(), values: inputs[3].values() },
+        }
+    }
+
+    fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
+        let AttentionShape { heads, kv_heads, head_dim } = self.shape;
+        let gains = if self.slots > 0 { 4 } else { 2 };
+        let norms = self.eps.map(|eps| HeadNorms {
+            query: inputs[gains].values(),
+            key: inputs[gains + 1].values(),
+            eps,
+        });
+        let (cos, sin) = (&self.rope.cos, &self.rope.sin);
+        Shape { time: self.time, heads, kv_heads, head_dim, cos, sin, norms }
+    }
+}
+
+impl Operation for MixRouted {
+    fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
+        let [queries, key_values] = [0, 1].map(|i| inputs[i].values());
+        let (shape, slots) = (self.shape(inputs), self.slots(inputs));
+        let out = forward_routed(queries, key_values, &shape, &slots, &self.route, Keys::All);
+        let saved = if keep { vec![out.mixed.clone(), out.log_sums] } else { Vec::new() };
+        let shape = vec![1, self.route.len(), self.shape.heads * self.shape.head_dim];
+        Output { values: out.mixed, shape, saved }
+    }
+
+    fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        let [queries, key_values] = [0, 1].map(|i| inputs[i].values());
+        let (shape, slots) = (self.shape(inputs), self.slots(inputs));
+        let gradient = backward_routed(
+            d.values(),
+            queries,
+            key_values,
+            &saved[0],
+            &saved[1],
+            &shape,
+            &slots,
+            &self.route,
+            Keys::All,
+        );
+        let mut parts = vec![gradient.queries, gradient.key_values];
+        if self.slots > 0 {
+            parts.extend([gradient.slot_keys, gradient.slot_values]);
+        }
+        parts.extend([gradient.query_gain, gradient.key_gain]);
+        parts
+    }
+}

@@ -1,0 +1,191 @@
+//! Skipping: a policy whose gate is known before a sub-layer runs can leave out tokens for which it is small.
+
+use crate::policy::{InvalidPolicy, PolicyConfig};
+use crate::site::{Dimensions, Site, SubLayer};
+use burn::tensor::{Bool, Tensor, TensorData};
+use hadal_cpu::Route;
+use hadal_cpu::streams::Skip;
+use serde::{Deserialize, Serialize};
+
+/// Gates below which tokens skip: one number, one for each kind of sub-layer, or one for each sub-layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Thresholds {
+    /// The same everywhere.
+    One(f64),
+    /// By kind.
+    PerKind {
+        /// Of attention.
+        attention: f64,
+        /// Of the MLP.
+        mlp: f64,
+    },
+    /// By sub-layer, from the embedding on.
+    PerSite(Vec<f64>),
+}
+
+impl Thresholds {
+    /// That of a sub-layer.
+    pub fn at(&self, site: Site) -> f64 {
+        match self {
+            Self::One(threshold) => *threshold,
+            Self::PerKind { attention, mlp } => match site.kind() {
+                SubLayer::Attention => *attention,
+                SubLayer::Mlp => *mlp,
+            },
+            Self::PerSite(thresholds) => thresholds[site.index],
+        }
+    }
+
+    fn all(&self) -> Vec<f64> {
+        match self {
+            Self::One(threshold) => vec![*threshold],
+            Self::PerKind { attention, mlp } => vec![*attention, *mlp],
+            Self::PerSite(thresholds) => thresholds.clone(),
+        }
+    }
+}
+
+/// What becomes of the keys and values of tokens that skip an attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SkippedKeys {
+    /// They are computed and seen by later tokens.
+    #[default]
+    Keep,
+    /// They do not exist.
+    Drop,
+}
+
+/// When tokens skip, and what that does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Skipping {
+    /// Below which gates.
+    pub thresholds: Thresholds,
+    /// What share of the threshold is taken off the gates of those who run: 0 is the hard rule, 1 the
+    /// continuous one, which does not jump where a gate meets the threshold.
+    pub shrink: f64,
+    /// What becomes of keys and values.
+    pub keys: SkippedKeys,
+}
+
+impl Skipping {
+    /// The hard rule with one threshold.
+    pub fn below(threshold: f64) -> Self {
+        let thresholds = Thresholds::One(threshold);
+        Self { thresholds, shrink: 0.0, keys: SkippedKeys::Keep }
+    }
+
+    /// As the fields `skip_threshold`, `skip_shrink` and `skip_kv` of a policy's settings.
+    pub(crate) fn fields(skipping: Option<Self>) -> (Option<Thresholds>, f64, SkippedKeys) {
+        match skipping {
+            Some(Self { thresholds, shrink, keys }) => (Some(thresholds), shrink, keys),
+            None => (None, 0.0, SkippedKeys::Keep),
+        }
+    }
+
+    /// Refuses numbers that make no rule.
+    pub(crate) fn check<C: PolicyConfig>(
+        &self,
+        dimensions: &Dimensions,
+    ) -> Result<(), InvalidPolicy> {
+        if let Thresholds::PerSite(thresholds) = &self.thresholds
+            && thresholds.len() != dimensions.sites()
+        {
+            return Err(C::refuse(format!(
+                "skip_threshold lists {} numbers, but there are {} sub-layers",
+                thresholds.len(),
+                dimensions.sites()
+            )));
+        }
+        if let Some(tau) = self.thresholds.all().iter().find(|t| !(**t >= 0.0 && t.is_finite())) {
+            return Err(C::refuse(format!(
+                "skip_threshold is {tau}, but it must be zero or a positive number"
+            )));
+        }
+        if !(0.0..=1.0).contains(&self.shrink) {
+            return Err(C::refuse(format!(
+                "skip_shrink is {}, but it is a share between 0 and 1",
+                self.shrink
+            )));
+        }
+        Ok(())
+    }
+
+    /// As kernels take it, for the given sub-layers.
+    pub(crate) fn rule(&self, sites: impl Iterator<Item = Site>, forced: &Forced) -> Skip {
+        let (thresholds, forced_shares) = sites
+            .map(|site| {
+                let share = forced.shares.get(site.index).copied().unwrap_or_default();
+                (self.thresholds.at(site) as f32, share)
+            })
+            .unzip();
+        Skip {
+            thresholds,
+            shrink: self.shrink as f32,
+            forced: if forced.shares.is_empty() { Vec::new() } else { forced_shares },
+            seed: forced.seed,
+        }
+    }
+}
+
+/// Tokens that run a sub-layer whatever their gate, so that a sub-layer that nobody wants can still learn.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Forced {
+    /// Share of tokens at each sub-layer; empty if there are none.
+    pub shares: Vec<f32>,
+    /// Decides which tokens.
+    pub seed: u64,
+}
+
+/// What training sets from step to step and what is not part of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conduct {
+    /// Share of their full size that the policy's gains have, while training warms up.
+    pub warmth: f64,
+    /// Whether parameters are being learned: decisions may then use what a generated text does not have.
+    pub learning: bool,
+    /// Who runs in any case.
+    pub forced: Forced,
+}
+
+impl Default for Conduct {
+    fn default() -> Self {
+        Self { warmth: 1.0, learning: false, forced: Forced::default() }
+    }
+}
+
+/// For settings that are left out of files where they say nothing.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// What a rule says of the tokens at one sub-layer.
+pub(crate) struct Verdict {
+    /// Who runs; `None` for everybody.
+    pub(crate) route: Option<Route>,
+    /// What is to be subtracted from the magnitude of each gate, `[B, T, 1]`.
+    pub(crate) taken_off: Option<Tensor<3>>,
+}
+
+/// Applies a rule to gates, one for each token.
+///
+/// # Shapes
+/// - `gates`: `[B, T, 1]`
+pub(crate) fn judge(rule: &Skip, site: Site, gates: &Tensor<3>) -> Verdict {
+    let values: Vec<f32> = gates.clone().try_into_vec_as().unwrap_or_default();
+    let each = || values.iter().copied().enumerate();
+    let route = Route::of(each().map(|(token, gate)| rule.runs(site.index, token, gate)));
+    let taken_off = (rule.shrink > 0.0).then(|| {
+        let off = each().map(|(_, gate)| rule.taken_off(site.index, gate)).collect::<Vec<_>>();
+        Tensor::from_data(TensorData::new(off, gates.dims()), &gates.device())
+    });
+    Verdict { route, taken_off }
+}
+
+/// True where a token skips. `[B, T, 1]`, like the gates.
+pub(crate) fn skipped(route: &Route, like: &Tensor<3>) -> Tensor<3, Bool> {
+    let [batch, time, _] = like.dims();
+    let skips: Vec<bool> = route.decisions().into_iter().map(|runs| !runs).collect();
+    Tensor::from_data(TensorData::new(skips, [batch, time, 1]), &like.device())
+}
