@@ -368,6 +368,7 @@ impl Residual for MultiGate {
                 Some(share) => mgr::Memory::Inversion { share },
                 None => mgr::Memory::Exact,
             },
+            skip: None,
         };
         let stream = Box::new(Mgr::new(settings, passages.len(), keep));
         Some(Fused { stream, params })

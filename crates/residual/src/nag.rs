@@ -23,7 +23,7 @@ use burn::tensor::{
     Bool, Tensor,
     activation::{sigmoid, softmax, softplus},
 };
-use hadal_cpu::streams::Nag;
+use hadal_cpu::streams::{Nag, Skip};
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -264,8 +264,9 @@ impl Residual for NormAgnostic {
         });
         let params = params.collect();
         let [directions, width] = self.sites.first()?.directions.dims();
-        let threshold = self.skip_threshold.map(|tau| tau as f32);
-        let stream = Nag::new(width, passages.len() - 1, directions, threshold, keep);
+        let sites = passages.len() - 1;
+        let skip = self.skip_threshold.map(|tau| Skip::hard(vec![tau as f32; sites]));
+        let stream = Nag::new(width, sites, directions, skip, keep);
         Some(Fused { stream: Box::new(stream), params })
     }
 
