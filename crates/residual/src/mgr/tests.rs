@@ -510,7 +510,13 @@ fn reordered_streams_and_biases_read_the_same() {
         };
         let beta = gate(kind, normal("weight", [5]), &bias).forward(&streams);
         let (site, f) = (Site::new(2), normal("write", [2, 3, 5]));
-        let streams = policy.write(site, streams, Some(beta.clone()), f, &mut Silent);
+        let streams = policy.write(
+            site,
+            streams,
+            Some(Opening { gates: beta.clone(), skipped: None }),
+            f,
+            &mut Silent,
+        );
         (beta, pool(&streams, normal("query", [5])).value)
     };
     for kind in [MultiGateKind::Independent, MultiGateKind::Competitive] {

@@ -371,7 +371,7 @@ fn gradients_of_a_sub_layer_are_its_slopes() {
     let site = Site::new(0);
     let lanes = policy.open(embedding.clone());
     let Read { input, ticket, .. } = policy.read(site, &lanes, &mut Silent);
-    let output = Stand::new(&dimensions).run(site, input);
+    let output = Stand::new(&dimensions).run(site, input, None);
     let after = policy.write(site, lanes, ticket, output, &mut Silent);
     let loss = (after.direction * towards.clone()).sum() + (after.log_norm * 0.7).sum();
 
