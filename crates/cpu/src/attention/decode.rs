@@ -87,8 +87,8 @@ impl KeyValues {
         self.length += 1;
     }
 
-    /// Attends from one token's queries, `[heads * head_dim]`, which stand at position `t` of the tables, to every token
-    /// added so far. `mixed` receives `[heads * head_dim]`: zeros if there is none.
+    /// Attends from one token's queries, `[heads * head_dim]`, which stand at position `t` of the tables, to
+    /// every token added so far. `mixed` receives `[heads * head_dim]`: zeros if nothing was added.
     pub fn ask(&mut self, queries: &[f32], t: usize, shape: &Shape, mixed: &mut [f32]) {
         let (dim, group) = (shape.head_dim, shape.group());
         work::add(4 * shape.query_width() * self.length);

@@ -36,7 +36,7 @@ impl Plan {
     pub(super) fn everyone(tokens: usize, time: usize) -> Self {
         let sequences: Vec<_> =
             (0..tokens).step_by(time.max(1)).map(|first| first..first + time).collect();
-        let positions: Vec<u32> = sequences.iter().flat_map(|_| 0..time as u32).collect();
+        let positions = sequences.iter().flat_map(|_| 0..time as u32).collect();
         Self::new(positions, sequences, time, Keys::All)
     }
 
