@@ -134,17 +134,20 @@ impl Room {
 
     /// Copies a head's queries, normalised and rotated.
     fn take_queries(&mut self, inputs: &Inputs, part: &Part, head: usize, shape: &Shape) {
-        self.queries.resize(part.queries.len() * shape.head_dim, 0.0);
-        let (from, at) = (&inputs.queries, shape.head_at(head));
-        take_head(&mut self.queries, from, at, &part.queries, shape, shape.query_gain());
+        let (from, places) = (&inputs.queries, &part.queries);
+        self.queries.resize(places.len() * shape.head_dim, 0.0);
+        let rows = from.head(places, shape.head_at(head), shape);
+        let gain = shape.query_gain();
+        take_head(&mut self.queries, rows, from.width, places.positions, shape, gain);
     }
 
     /// Copies a head's keys, normalised and rotated, and packs them.
     fn take_keys(&mut self, inputs: &Inputs, part: &Part, kv_head: usize, shape: &Shape) {
-        let dim = shape.head_dim;
-        self.keys.resize(part.keys.len() * dim, 0.0);
-        let (from, at) = (&inputs.key_values, shape.head_at(kv_head));
-        take_head(&mut self.keys, from, at, &part.keys, shape, shape.key_gain());
+        let (from, places, dim) = (&inputs.key_values, &part.keys, shape.head_dim);
+        self.keys.resize(places.len() * dim, 0.0);
+        let rows = from.head(places, shape.head_at(kv_head), shape);
+        let gain = shape.key_gain();
+        take_head(&mut self.keys, rows, from.width, places.positions, shape, gain);
         let tiles = self.keys.chunks(KEYS * dim);
         self.key_tiles.resize_with(tiles.len(), Packed::default);
         for (packed, keys) in self.key_tiles.iter_mut().zip(tiles) {

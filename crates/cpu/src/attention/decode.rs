@@ -87,8 +87,8 @@ impl KeyValues {
         self.length += 1;
     }
 
-    /// Attends from one token's queries, `[heads * head_dim]`, which stand at position `t` of the tables, to every token
-    /// added so far. `mixed` receives `[heads * head_dim]`: zeros if there is none.
+    /// Attends from one token's queries, `[heads * head_dim]`, which stand at position `t` of the tables, to
+    /// every token added so far. `mixed` receives `[heads * head_dim]`: zeros if nothing was added.
     pub fn ask(&mut self, queries: &[f32], t: usize, shape: &Shape, mixed: &mut [f32]) {
         let (dim, group) = (shape.head_dim, shape.group());
         work::add(4 * shape.query_width() * self.length);
@@ -162,6 +162,7 @@ mod tests {
     use crate::attention::tests::case;
     use crate::attention::{KeyValues, Shape, Slots, forward};
     use crate::testing::assert_close;
+    use crate::work::counted;
 
     #[test]
     fn one_token_at_a_time_attends_like_all_at_once() {
@@ -184,5 +185,26 @@ mod tests {
             }
             assert_eq!(seen.len(), time);
         }
+    }
+
+    #[test]
+    fn who_has_seen_nothing_mixes_nothing() {
+        let case = case(1, 1, [2, 1], 4, false);
+        let mut mixed = [f32::NAN; 8];
+        KeyValues::default().ask(&case.joined[..8], 0, &case.shape(), &mut mixed);
+        assert_eq!(mixed, [0.0; 8]);
+    }
+
+    #[test]
+    fn work_counts_the_keys_of_each_question() {
+        let case = case(1, 3, [4, 2], 6, true);
+        let (shape, mut seen) = (case.shape(), KeyValues::default());
+        let mut mixed = [0.0; 24];
+        let ((), flops) = counted(|| {
+            seen.extend(&case.joined, &shape);
+            seen.ask(&case.joined[..24], 2, &shape, &mut mixed);
+            seen.step(&case.joined[..shape.joined()], &shape, &mut mixed);
+        });
+        assert_eq!(flops, 4 * 24 * (3 + 4));
     }
 }

@@ -1,24 +1,24 @@
 //! Single heads of rows: norm and rotation on the way in, and the way back out.
 
 use super::Shape;
-use super::plan::Places;
-use super::table::Table;
 use crate::simd::{dot, prefetch};
 
 simd! {
-    /// Copies the head at column `at` out of rows, normalised and rotated.
+    /// Copies a head out of rows, the first of which begins with it, normalised and rotated.
     pub(super) fn take_head(
-        out: &mut [f32], from: &Table, at: usize, places: &Places, shape: &Shape,
+        out: &mut [f32], rows: &[f32], stride: usize, positions: &[u32], shape: &Shape,
         gain: Option<(&[f32], f32)>,
     ) {
-        let (dim, stride) = (shape.head_dim, from.width);
-        let rows = from.from(places.first, at);
-        for (r, (out, t)) in out.chunks_exact_mut(dim).zip(places.positions).enumerate() {
+        let dim = shape.head_dim;
+        for (r, out) in out.chunks_exact_mut(dim).enumerate() {
             // A head is a short piece of each row, too short for the hardware to look ahead.
             if let Some(ahead) = rows.get((r + 8) * stride..(r + 8) * stride + dim) {
                 prefetch(ahead);
             }
-            turn(out, &rows[r * stride..r * stride + dim], *t as usize, shape, gain);
+            let from = &rows[r * stride..r * stride + dim];
+            // Indexed: zipped with the positions, the compiler checks at run time whether rows overlap, and
+            // leaves narrow heads to a loop that is not vectorised.
+            turn(out, from, positions[r] as usize, shape, gain);
         }
     }
 }

@@ -34,23 +34,19 @@ pub(super) struct Plan {
 impl Plan {
     /// Every token asks.
     pub(super) fn everyone(tokens: usize, time: usize) -> Self {
-        let sequences = (0..tokens).step_by(time.max(1)).map(|first| first..first + time);
-        Self::new(0..tokens as u32, sequences.collect(), time, Keys::All)
+        let sequences: Vec<_> =
+            (0..tokens).step_by(time.max(1)).map(|first| first..first + time).collect();
+        let positions = sequences.iter().flat_map(|_| 0..time as u32).collect();
+        Self::new(positions, sequences, time, Keys::All)
     }
 
     /// Only the running tokens ask.
     pub(super) fn routed(route: &Route, time: usize, keys: Keys) -> Self {
-        let sequences = route.sequences(time).collect();
-        Self::new(route.running().iter().copied(), sequences, time, keys)
+        let positions = route.running().iter().map(|token| token % time as u32).collect();
+        Self::new(positions, route.sequences(time).collect(), time, keys)
     }
 
-    fn new(
-        tokens: impl Iterator<Item = u32>,
-        sequences: Vec<Range<usize>>,
-        time: usize,
-        keys: Keys,
-    ) -> Self {
-        let positions: Vec<u32> = tokens.map(|token| token % time as u32).collect();
+    fn new(positions: Vec<u32>, sequences: Vec<Range<usize>>, time: usize, keys: Keys) -> Self {
         let (seen, key_positions) = match keys {
             Keys::All => (positions.iter().map(|t| t + 1).collect(), (0..time as u32).collect()),
             Keys::Running => {
@@ -142,5 +138,57 @@ impl Part<'_> {
             first = block.end;
             Some((block, rest[rows - 1] as usize))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(seen: &[u32]) -> Vec<(Range<usize>, usize)> {
+        let places = Places { first: 0, positions: seen };
+        Part { token: 0, queries: places, keys: places, seen }.blocks().collect()
+    }
+
+    #[test]
+    fn blocks_of_neighbours_are_full() {
+        let seen: Vec<u32> = (1..=100).collect();
+        assert_eq!(blocks(&seen), [(0..48, 48), (48..96, 96), (96..100, 100)]);
+        assert_eq!(blocks(&[]), []);
+    }
+
+    #[test]
+    fn queries_of_a_block_see_about_the_same() {
+        let far = SPREAD + 1;
+        assert_eq!(
+            blocks(&[1, far - 1, far, far + 1]),
+            [(0..2, SPREAD as usize), (2..4, far as usize + 1)]
+        );
+        let seen: Vec<u32> = (1..500).step_by(10).collect();
+        let blocks = blocks(&seen);
+        assert_eq!(blocks.iter().map(|(block, _)| block.len()).sum::<usize>(), seen.len());
+        assert!(blocks.iter().all(|(block, last)| *last as u32 - seen[block.start] < SPREAD));
+    }
+
+    #[test]
+    fn sequences_in_which_nobody_asks_are_not_planned() {
+        // Three sequences of four tokens.
+        let route = Route::of("....|.xx.|x..x".bytes().filter(|c| *c != b'|').map(|c| c == b'x'));
+        for (keys, first_keys) in [(Keys::All, [4, 8]), (Keys::Running, [0, 2])] {
+            let plan = Plan::routed(route.as_ref().unwrap(), 4, keys);
+            let parts: Vec<_> = plan.parts().collect();
+            assert_eq!(plan.queries(), 4);
+            assert_eq!(plan.tasks(3).count(), 6);
+            for ((part, token), first_key) in parts.iter().zip([4, 8]).zip(first_keys) {
+                assert_eq!((part.token, part.keys.first), (token, first_key));
+            }
+            assert_eq!([parts[0].queries.positions, parts[1].queries.positions], [[1, 2], [0, 3]]);
+            let (seen, key_positions): ([[u32; 2]; 2], [&[u32]; 2]) = match keys {
+                Keys::All => ([[2, 3], [1, 4]], [&[0, 1, 2], &[0, 1, 2, 3]]),
+                Keys::Running => ([[1, 2], [1, 2]], [&[1, 2], &[0, 3]]),
+            };
+            assert_eq!([parts[0].seen, parts[1].seen], seen);
+            assert_eq!([parts[0].keys.positions, parts[1].keys.positions], key_positions);
+        }
     }
 }

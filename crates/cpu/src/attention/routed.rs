@@ -94,3 +94,6 @@ fn checked_plan(
     assert_eq!(key_values.len(), with_keys * shape.key_value_width(), "a row for each key");
     Plan::routed(route, shape.time, keys)
 }
+
+#[cfg(test)]
+mod tests;

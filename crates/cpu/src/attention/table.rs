@@ -1,6 +1,7 @@
 //! Rows of which heads are columns: [`Table`] to read, [`Columns`] to write.
 
 use super::Shape;
+use super::plan::Places;
 
 /// The columns of a matrix from `first` on.
 #[derive(Clone, Copy)]
@@ -24,6 +25,12 @@ impl<'a> Table<'a> {
     #[inline(always)]
     pub(super) fn from(&self, row: usize, column: usize) -> &'a [f32] {
         &self.data[row * self.width + self.first + column..]
+    }
+
+    /// One head from its first row to its last.
+    pub(super) fn head(&self, places: &Places, column: usize, shape: &Shape) -> &'a [f32] {
+        let steps = places.len().saturating_sub(1);
+        self.row(places.first, column, steps * self.width + shape.head_dim)
     }
 
     #[inline(always)]

@@ -1,20 +1,21 @@
 use super::*;
 use crate::testing::{assert_close, assert_gradient, noise};
+use crate::work::counted;
 
 #[derive(Clone)]
 pub(super) struct Case {
-    time: usize,
-    heads: usize,
-    kv_heads: usize,
-    dim: usize,
+    pub(super) time: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) dim: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
     pub(super) joined: Vec<f32>,
-    query_gain: Vec<f32>,
-    key_gain: Vec<f32>,
+    pub(super) query_gain: Vec<f32>,
+    pub(super) key_gain: Vec<f32>,
     slot_count: usize,
-    slot_keys: Vec<f32>,
-    slot_values: Vec<f32>,
+    pub(super) slot_keys: Vec<f32>,
+    pub(super) slot_values: Vec<f32>,
 }
 
 const EPS: f32 = 1e-6;
@@ -48,7 +49,7 @@ pub(super) fn case(
 }
 
 impl Case {
-    fn with_slots(mut self, count: usize) -> Self {
+    pub(super) fn with_slots(mut self, count: usize) -> Self {
         let width = (self.heads + 2 * self.kv_heads) * self.dim;
         let length = self.joined.len() / width * count * self.kv_heads * self.dim;
         self.slot_count = count;
@@ -57,16 +58,16 @@ impl Case {
         self
     }
 
-    fn slots(&self) -> Slots<'_> {
+    pub(super) fn slots(&self) -> Slots<'_> {
         Slots { count: self.slot_count, keys: &self.slot_keys, values: &self.slot_values }
     }
 
-    fn backward(&self, d: &[f32], output: &Output) -> Gradient {
+    pub(super) fn backward(&self, d: &[f32], output: &Output) -> Gradient {
         let Output { mixed, log_sums } = output;
         backward(d, &self.joined, mixed, log_sums, &self.shape(), &self.slots())
     }
 
-    fn forward(&self) -> Output {
+    pub(super) fn forward(&self) -> Output {
         forward(&self.joined, &self.shape(), &self.slots())
     }
 }
@@ -114,10 +115,18 @@ impl Case {
             .collect()
     }
 
+    pub(super) fn tokens(&self) -> usize {
+        self.joined.len() / ((self.heads + 2 * self.kv_heads) * self.dim)
+    }
+
     fn reference(&self) -> Vec<f64> {
-        let tokens = self.joined.len() / ((self.heads + 2 * self.kv_heads) * self.dim);
+        self.routed_reference(&vec![true; self.tokens()], Keys::All)
+    }
+
+    /// What the tokens that run mix.
+    pub(super) fn routed_reference(&self, runs: &[bool], keys: Keys) -> Vec<f64> {
         let mut mixed = Vec::new();
-        for token in 0..tokens {
+        for token in (0..self.tokens()).filter(|token| runs[*token]) {
             let start = token / self.time * self.time;
             for head in 0..self.heads {
                 let kv = head / (self.heads / self.kv_heads);
@@ -131,6 +140,7 @@ impl Case {
                     from[at..at + self.dim].iter().map(|x| f64::from(*x)).collect()
                 };
                 let mut weighted: Vec<(f64, Vec<f64>)> = (start..=token)
+                    .filter(|key| keys == Keys::All || runs[*key])
                     .map(|key| {
                         let k = self.head(key, self.heads + kv, Some(&self.key_gain));
                         (score(&k), self.head(key, self.heads + self.kv_heads + kv, None))
@@ -234,4 +244,16 @@ fn a_value_that_is_no_number_is_not_hidden() {
     case.joined[0] = f32::NAN;
     let mixed = case.forward().mixed;
     assert!(mixed[..4].iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn work_counts_the_keys_that_are_seen() {
+    for (sequences, time, slots) in [(1, 70, 0), (3, 300, 2)] {
+        let case = case(sequences, time, [4, 2], 6, false).with_slots(slots);
+        let (output, forward) = counted(|| case.forward());
+        let pairs = sequences * (time * (time + 1) / 2 + time * slots);
+        assert_eq!(forward, (4 * 4 * 6 * pairs) as u64);
+        let (_, backward) = counted(|| case.backward(&output.mixed, &output));
+        assert_eq!(backward, 2 * forward);
+    }
 }
