@@ -18,7 +18,7 @@ fn chain(gate: Gate, tokens: usize, skip: Option<Skip>) -> Chain {
 }
 
 /// About half of the tokens of [`chain`] have a widest gate that is smaller.
-const THRESHOLD: f32 = 0.09;
+const THRESHOLD: f32 = 0.088;
 
 /// Who runs each site.
 fn decisions(chain: &Chain) -> Vec<Vec<bool>> {
@@ -77,7 +77,7 @@ fn answers_and_gradients_agree_with_the_reference_where_some_skip() {
             let seen = chain.traverse(token);
             for (k, gates) in seen.gates.iter().enumerate().skip(STREAMS) {
                 let widest = gates.iter().copied().fold(0.0, f64::max);
-                assert!((widest - threshold).abs() > 2e-5, "differences would step over it");
+                assert!((widest - threshold).abs() > 5e-6, "differences would step over it");
                 assert_eq!(ran[k - 1][token], widest > threshold);
                 if widest > threshold { running += 1 } else { skipping += 1 }
             }
