@@ -227,7 +227,8 @@ impl Stream for Mgr {
         self.passed += 1;
         let (saved, next): (Vec<Saved>, Vec<Option<Opened>>) = tiles.into_iter().unzip();
         self.opened = next.into_iter().flatten().collect();
-        self.route = Route::of(self.opened.iter().flat_map(|tile| tile.runs.iter().copied()));
+        let runs = || self.opened.iter().flat_map(|tile| tile.runs.iter().copied());
+        self.route = junction.decides.then(|| Route::of(runs())).flatten();
         if self.keep {
             let write = junction.gates.then_some(write);
             let runs = opened.into_iter().map(|tile| tile.runs).collect();

@@ -80,7 +80,8 @@ fn tokens_below_the_threshold_skip_and_pass_gradients_on() {
             for (site, gain) in gains(&case, token, 9, limit).iter().enumerate() {
                 let distance = gain.abs() - limit.threshold;
                 assert!(distance.abs() > 2e-5, "differences would step over the threshold");
-                assert_eq!(ran[site][token], distance > 0.0);
+                let runs = &ran[site];
+                assert_eq!(runs[token], distance > 0.0);
             }
         }
         for ran in ran {
@@ -145,6 +146,7 @@ fn the_forced_are_turned_by_all_of_their_gain() {
 
     let some = Skip { forced: vec![0.5, 0.0, 0.0], seed: 5, ..everybody };
     let ran = decisions(&case, &some, 3);
+    assert!(ran[0].iter().enumerate().all(|(token, &runs)| runs == some.runs(0, token, 0.0)));
     let forced = ran[0].iter().filter(|&&runs| runs).count();
     assert!(forced > 15 && forced < 55 && !ran[1].contains(&true), "{forced} of 70");
     let dense = case.forward(&mut stream(16, 3, None));
