@@ -197,29 +197,28 @@ fn a_site_that_nobody_runs_gives_its_modulator_nothing() {
 
 #[test]
 fn neither_order_nor_company_changes_a_decision() {
-    let case = case(70, 37, 9);
-    // Gains at the thresholds, where the last bit decides.
-    let dense = case.forward(&mut stream(37, 9, None));
-    let mut exact = skipping(37, 9, &hard(0.0));
-    exact.forward(Arc::new(case.writes[0].clone()), &case.params[0]);
-    for token in [0, 33, 69] {
-        let mut skip = hard(THRESHOLD);
-        skip.thresholds[0] = exact.modulations[0].gains[token].value;
-        let all = decisions(&case, &skip, 9);
-        assert!(all[0][token], "at the threshold a token runs");
-        let backwards: Vec<usize> = (0..70).rev().collect();
-        let few = [token, 5, 40];
-        for tokens in [&backwards[..], &few, &[token]] {
-            let some = only(&case, tokens);
-            for (site, ran) in decisions(&some, &skip, 9).iter().enumerate() {
-                let want: Vec<bool> = tokens.iter().map(|&token| all[site][token]).collect();
-                assert_eq!(*ran, want, "site {site}");
-            }
-            let answer =
-                skipping(37, 9, &skip).forward(Arc::new(some.writes[0].clone()), &some.params[0]);
-            assert_eq!(answer[..37], dense[0][tokens[0] * 37..][..37]);
+    let (case, skip) = (case(70, 37, 9), hard(THRESHOLD));
+    let all = decisions(&case, &skip, 9);
+    let backwards: Vec<usize> = (0..70).rev().collect();
+    for tokens in [&backwards[..], &[33, 5, 40], &[69]] {
+        for (some, all) in decisions(&only(&case, tokens), &skip, 9).iter().zip(&all) {
+            let want: Vec<bool> = tokens.iter().map(|&token| all[token]).collect();
+            assert_eq!(*some, want);
         }
     }
+}
+
+#[test]
+fn a_token_alone_has_the_gain_that_it_has_among_others_to_the_last_bit() {
+    let case = case(70, 37, 9);
+    let gains = |case: &Case| {
+        let mut stream = skipping(37, 9, &hard(THRESHOLD));
+        stream.forward(Arc::new(case.writes[0].clone()), &case.params[0]);
+        let gains = stream.modulations[0].gains.iter().map(|gain| gain.value);
+        gains.collect::<Vec<f32>>()
+    };
+    let alone: Vec<f32> = (0..70).flat_map(|token| gains(&only(&case, &[token]))).collect();
+    assert_eq!(bits(&alone), bits(&gains(&case)));
 }
 
 #[test]
