@@ -194,11 +194,10 @@ impl Stream for Mgr {
         let rows = TILE * shape.slots;
         let rule = Rule::of(&self.skip, junction, self.passed);
         let opened = std::mem::take(&mut self.opened);
-        let mut numbers = Vec::new();
-        let (mut saved, mut next): (Vec<Saved>, Vec<Opened>) = Default::default();
+        let (mut numbers, mut tiles) = (Vec::new(), Vec::new());
         let answer = filled(values.len(), |answer| {
             numbers = filled(tokens * junction.numbers(), |numbers| {
-                (saved, next) = (answer.par_chunks_mut(TILE * shape.width))
+                tiles = (answer.par_chunks_mut(TILE * shape.width))
                     .zip(values.par_chunks(TILE * shape.width))
                     .zip(self.streams.par_chunks_mut(rows * shape.width))
                     .zip(self.inverse_rms.par_chunks_mut(rows))
@@ -222,12 +221,14 @@ impl Stream for Mgr {
                         };
                         forward_tile(&shape, junction, params, rule, quota, tile)
                     })
-                    .unzip();
+                    .collect();
             });
         });
         self.passed += 1;
-        self.route = Route::of(next.iter().flat_map(|tile| tile.runs.iter().copied()));
-        self.opened = if junction.decides { next } else { Vec::new() };
+        let (saved, next): (Vec<Saved>, Vec<Option<Opened>>) = tiles.into_iter().unzip();
+        self.opened = next.into_iter().flatten().collect();
+        let runs = || self.opened.iter().flat_map(|tile| tile.runs.iter().copied());
+        self.route = junction.decides.then(|| Route::of(runs())).flatten();
         if self.keep {
             let write = junction.gates.then_some(write);
             let runs = opened.into_iter().map(|tile| tile.runs).collect();

@@ -162,7 +162,10 @@ impl Nag {
             });
             return None;
         };
-        let order = if self.skip.is_some() { Order::AlwaysTheSame } else { Order::Fastest };
+        let order = match &self.skip {
+            Some(skip) if skip.skips() => Order::AlwaysTheSame,
+            _ => Order::Fastest,
+        };
         let layout = modulator.layout(tokens, order);
         let mut modulation =
             Modulation { open: room(tokens * count), gains: vec![Gain::default(); tokens] };

@@ -21,6 +21,11 @@ impl Skip {
         Self { thresholds, shrink: 0.0, forced: Vec::new(), seed: 0 }
     }
 
+    /// Whether a token can skip anything.
+    pub fn skips(&self) -> bool {
+        self.thresholds.iter().any(|&threshold| threshold > 0.0)
+    }
+
     /// Whether a token with this gate runs; a NaN does, so that it is seen.
     #[inline(always)]
     pub fn runs(&self, site: usize, token: usize, gate: f32) -> bool {

@@ -30,7 +30,7 @@ simd! {
         rule: Option<Rule<'_>>,
         quota: Quota,
         tile: ForwardTile<'_>,
-    ) -> (Saved, Opened) {
+    ) -> (Saved, Option<Opened>) {
         let ForwardTile { write, streams, inverse_rms, drift, numbers, opened, first, answer } = tile;
         let saved = if junction.gates {
             let gates = open_gates(shape, junction, params, streams, inverse_rms, numbers, opened);
@@ -39,7 +39,7 @@ simd! {
             Saved::default()
         };
         let runs = opened.map_or(&[][..], |opened| &opened.runs);
-        let mut next = Opened::default();
+        let mut next = rule.map(|rule| (rule, Opened::default()));
         let tokens = streams
             .chunks_exact_mut(shape.slots * shape.width)
             .zip(inverse_rms.chunks_exact_mut(shape.slots))
@@ -59,11 +59,11 @@ simd! {
                 lerp(shape, params, write, streams, inverse_rms, &mut numbers);
             }
             read(shape, junction, params, streams, numbers, answer);
-            if let Some(rule) = rule {
-                open_next(shape, params, rule, first + t, streams, inverse_rms, &mut next);
+            if let Some((rule, next)) = &mut next {
+                open_next(shape, params, *rule, first + t, streams, inverse_rms, next);
             }
         }
-        (saved, next)
+        (saved, next.map(|(_, opened)| opened))
     }
 }
 

@@ -18,7 +18,7 @@ fn chain(gate: Gate, tokens: usize, skip: Option<Skip>) -> Chain {
 }
 
 /// About half of the tokens of [`chain`] have a widest gate that is smaller.
-const THRESHOLD: f32 = 0.09;
+const THRESHOLD: f32 = 0.088;
 
 /// Who runs each site.
 fn decisions(chain: &Chain) -> Vec<Vec<bool>> {
@@ -77,8 +77,9 @@ fn answers_and_gradients_agree_with_the_reference_where_some_skip() {
             let seen = chain.traverse(token);
             for (k, gates) in seen.gates.iter().enumerate().skip(STREAMS) {
                 let widest = gates.iter().copied().fold(0.0, f64::max);
-                assert!((widest - threshold).abs() > 2e-5, "differences would step over it");
-                assert_eq!(ran[k - 1][token], widest > threshold);
+                assert!((widest - threshold).abs() > 5e-6, "differences would step over it");
+                let runs = &ran[k - 1];
+                assert_eq!(runs[token], widest > threshold);
                 if widest > threshold { running += 1 } else { skipping += 1 }
             }
         }
@@ -192,8 +193,11 @@ fn the_forced_write_with_all_of_their_gates() {
 
         let mut share = vec![0.0; JUNCTIONS - 1];
         share[STREAMS - 1] = 0.5;
-        forced.settings.skip = Some(Skip { forced: share, seed: 5, ..hard(9.0) });
+        let skip = Skip { forced: share, seed: 5, ..hard(9.0) };
+        forced.settings.skip = Some(skip.clone());
         let ran = decisions(&forced);
+        let asked = (0..70).map(|token| skip.runs(STREAMS - 1, token, 0.0)).collect::<Vec<_>>();
+        assert_eq!(ran[STREAMS - 1], asked);
         let running = ran[STREAMS - 1].iter().filter(|&&runs| runs).count();
         assert!(running > 15 && running < 55, "{running} of 70");
         let (dense, forced) = (forward(&dense, false).1, forward(&forced, false).1);

@@ -80,7 +80,8 @@ fn tokens_below_the_threshold_skip_and_pass_gradients_on() {
             for (site, gain) in gains(&case, token, 9, limit).iter().enumerate() {
                 let distance = gain.abs() - limit.threshold;
                 assert!(distance.abs() > 2e-5, "differences would step over the threshold");
-                assert_eq!(ran[site][token], distance > 0.0);
+                let runs = &ran[site];
+                assert_eq!(runs[token], distance > 0.0);
             }
         }
         for ran in ran {
@@ -94,8 +95,9 @@ fn tokens_below_the_threshold_skip_and_pass_gradients_on() {
 
 #[test]
 fn thresholds_of_zero_change_no_bit() {
-    let case = case(70, 37, 9);
-    for shrink in [0.0, 1.0] {
+    // Few tokens are multiplied in another way than many.
+    for (tokens, shrink) in [(3, 0.0), (70, 0.0), (70, 1.0)] {
+        let case = case(tokens, 37, 9);
         let skip = Skip { shrink, ..hard(0.0) };
         assert_eq!(outcome(&case, skipping(37, 9, &skip)), outcome(&case, stream(37, 9, None)));
         let (_, routes) = routed(&case, &mut skipping(37, 9, &skip));
@@ -144,6 +146,7 @@ fn the_forced_are_turned_by_all_of_their_gain() {
 
     let some = Skip { forced: vec![0.5, 0.0, 0.0], seed: 5, ..everybody };
     let ran = decisions(&case, &some, 3);
+    assert!(ran[0].iter().enumerate().all(|(token, &runs)| runs == some.runs(0, token, 0.0)));
     let forced = ran[0].iter().filter(|&&runs| runs).count();
     assert!(forced > 15 && forced < 55 && !ran[1].contains(&true), "{forced} of 70");
     let dense = case.forward(&mut stream(16, 3, None));
@@ -194,29 +197,28 @@ fn a_site_that_nobody_runs_gives_its_modulator_nothing() {
 
 #[test]
 fn neither_order_nor_company_changes_a_decision() {
-    let case = case(70, 37, 9);
-    // Gains at the thresholds, where the last bit decides.
-    let dense = case.forward(&mut stream(37, 9, None));
-    let mut exact = skipping(37, 9, &hard(0.0));
-    exact.forward(Arc::new(case.writes[0].clone()), &case.params[0]);
-    for token in [0, 33, 69] {
-        let mut skip = hard(THRESHOLD);
-        skip.thresholds[0] = exact.modulations[0].gains[token].value;
-        let all = decisions(&case, &skip, 9);
-        assert!(all[0][token], "at the threshold a token runs");
-        let backwards: Vec<usize> = (0..70).rev().collect();
-        let few = [token, 5, 40];
-        for tokens in [&backwards[..], &few, &[token]] {
-            let some = only(&case, tokens);
-            for (site, ran) in decisions(&some, &skip, 9).iter().enumerate() {
-                let want: Vec<bool> = tokens.iter().map(|&token| all[site][token]).collect();
-                assert_eq!(*ran, want, "site {site}");
-            }
-            let answer =
-                skipping(37, 9, &skip).forward(Arc::new(some.writes[0].clone()), &some.params[0]);
-            assert_eq!(answer[..37], dense[0][tokens[0] * 37..][..37]);
+    let (case, skip) = (case(70, 37, 9), hard(THRESHOLD));
+    let all = decisions(&case, &skip, 9);
+    let backwards: Vec<usize> = (0..70).rev().collect();
+    for tokens in [&backwards[..], &[33, 5, 40], &[69]] {
+        for (some, all) in decisions(&only(&case, tokens), &skip, 9).iter().zip(&all) {
+            let want: Vec<bool> = tokens.iter().map(|&token| all[token]).collect();
+            assert_eq!(*some, want);
         }
     }
+}
+
+#[test]
+fn a_token_alone_has_the_gain_that_it_has_among_others_to_the_last_bit() {
+    let case = case(70, 37, 9);
+    let gains = |case: &Case| {
+        let mut stream = skipping(37, 9, &hard(THRESHOLD));
+        stream.forward(Arc::new(case.writes[0].clone()), &case.params[0]);
+        let gains = stream.modulations[0].gains.iter().map(|gain| gain.value);
+        gains.collect::<Vec<f32>>()
+    };
+    let alone: Vec<f32> = (0..70).flat_map(|token| gains(&only(&case, &[token]))).collect();
+    assert_eq!(bits(&alone), bits(&gains(&case)));
 }
 
 #[test]
