@@ -45,14 +45,16 @@ fn array(bytes: &mut Bytes<'_>, depth: usize) -> Result<Array, Fault> {
         4 => Array::U32(numbers(bytes, count, u32::from_le_bytes)?),
         5 => Array::I32(numbers(bytes, count, i32::from_le_bytes)?),
         6 => Array::F32(numbers(bytes, count, f32::from_le_bytes)?),
-        7 => {
-            Array::Bool(bytes.take(count, 1)?.iter().map(|&byte| boolean(byte)).collect::<Result<_, _>>()?)
+        7 => Array::Bool(
+            bytes.take(count, 1)?.iter().map(|&byte| boolean(byte)).collect::<Result<_, _>>()?,
+        ),
+        8 => {
+            bytes.expect(count, LEAST_STRING)?;
+            Array::String(several(count, || bytes.string())?)
         }
-        8 => Array::String(strings(bytes, count)?),
         9 => {
             bytes.expect(count, LEAST_ARRAY)?;
-            // Grows with what was really read: each level could announce as much as the file has left.
-            (0..count).map(|_| array(bytes, depth + 1)).collect::<Result<_, _>>().map(Array::Array)?
+            Array::Array(several(count, || array(bytes, depth + 1))?)
         }
         10 => Array::U64(numbers(bytes, count, u64::from_le_bytes)?),
         11 => Array::I64(numbers(bytes, count, i64::from_le_bytes)?),
@@ -78,11 +80,8 @@ fn numbers<const N: usize, T>(
     Ok(chunks.iter().map(|chunk| convert(*chunk)).collect())
 }
 
-fn strings(bytes: &mut Bytes<'_>, count: u64) -> Result<Vec<String>, Fault> {
-    let least = bytes.expect(count, LEAST_STRING)?;
-    let mut strings = Vec::with_capacity(least / LEAST_STRING);
-    for _ in 0..count {
-        strings.push(bytes.string()?);
-    }
-    Ok(strings)
+/// Grows with what was really read: were memory taken for what is announced, a damaged count in a large file
+/// could ask for several times its size.
+fn several<T>(count: u64, mut next: impl FnMut() -> Result<T, Fault>) -> Result<Vec<T>, Fault> {
+    (0..count).map(|_| next()).collect()
 }

@@ -194,7 +194,9 @@ pub enum Fault {
         kind: TensorType,
     },
     /// The tensor's bytes do not begin where they may.
-    #[error("begins at byte {offset} of the data, which is no multiple of the alignment {alignment}")]
+    #[error(
+        "begins at byte {offset} of the data, which is no multiple of the alignment {alignment}"
+    )]
     Misaligned {
         /// Where it begins.
         offset: u64,

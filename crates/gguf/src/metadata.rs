@@ -75,9 +75,7 @@ impl Metadata {
         match self.value(key) {
             Some(Value::Array(array)) => match array.get(block) {
                 Some(value) => convert(key, &value),
-                None => {
-                    Err(MetadataError::Block { key: key.into(), values: array.len(), block })
-                }
+                None => Err(MetadataError::Block { key: key.into(), values: array.len(), block }),
             },
             _ => self.get(key),
         }

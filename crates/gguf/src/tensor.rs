@@ -36,7 +36,8 @@ impl TensorInfo {
         if let Some(index) = dimensions.iter().position(|&size| size == 0) {
             return Err(Fault::Empty(index));
         }
-        let elements = dimensions.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+        let elements =
+            dimensions.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         let elements = elements.ok_or(Fault::Huge)?;
         let info = Self { name: name.into(), dimensions: dimensions.into(), kind };
         if !info.row_length().is_multiple_of(kind.block_elements()) {
@@ -128,8 +129,11 @@ impl<'a> Tensor<'a> {
     pub fn dequantise_rows(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), GgufError> {
         let (path, name) = (|| self.path.to_owned(), || self.info.name.clone());
         let kind = self.info.kind;
-        let decode = decoder(kind)
-            .ok_or_else(|| GgufError::Unreadable { path: path(), name: name(), kind })?;
+        let decode = decoder(kind).ok_or_else(|| GgufError::Unreadable {
+            path: path(),
+            name: name(),
+            kind,
+        })?;
         if rows.start > rows.end || rows.end > self.info.rows() {
             let total = self.info.rows();
             return Err(GgufError::Rows { path: path(), name: name(), rows: total, asked: rows });

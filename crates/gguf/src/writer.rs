@@ -143,8 +143,7 @@ impl Writer {
         tensors: Vec<TensorInfo>,
     ) -> Result<Self, WriteError> {
         let io = |reason| WriteError::Io { path: path.into(), reason };
-        let malformed =
-            |(place, fault)| WriteError::Malformed { path: path.into(), place, fault };
+        let malformed = |(place, fault)| WriteError::Malformed { path: path.into(), place, fault };
         let (header, alignment) = header(metadata, &tensors).map_err(malformed)?;
         // A link stays one, and what it points to is replaced.
         let place = if path.exists() {
@@ -226,8 +225,7 @@ impl Writer {
         }
         let flushed = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
         flushed.map_err(|reason| WriteError::Io { path: self.beside.clone(), reason })?;
-        self.put_in_place()
-            .map_err(|reason| WriteError::Io { path: self.place.clone(), reason })
+        self.put_in_place().map_err(|reason| WriteError::Io { path: self.place.clone(), reason })
     }
 
     fn put_in_place(&mut self) -> io::Result<()> {
@@ -320,10 +318,7 @@ fn padding(length: usize, alignment: usize) -> usize {
 }
 
 /// Everything before the tensors, without padding, and the alignment.
-fn header(
-    metadata: &Metadata,
-    tensors: &[TensorInfo],
-) -> Result<(Vec<u8>, usize), (Place, Fault)> {
+fn header(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<(Vec<u8>, usize), (Place, Fault)> {
     let alignment = alignment(metadata)?;
     if let Some(value) = metadata.value(ALIGNMENT_KEY)
         && !matches!(value, Value::U32(_))
