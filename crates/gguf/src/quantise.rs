@@ -1,6 +1,7 @@
 //! Blocks from numbers.
 
 use crate::types::TensorType;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// A number that its type cannot hold, and where it stands.
@@ -17,7 +18,7 @@ pub(crate) type Encode = fn(&[f32], &mut Vec<u8>) -> Result<(), Unfit>;
 pub(crate) fn encoder(kind: TensorType) -> Option<Encode> {
     Some(match kind {
         TensorType::F32 => |values, out| each(values, out, |value| Some(value.to_le_bytes())),
-        TensorType::F16 => |values, out| each(values, out, half_precision),
+        TensorType::F16 => f16s,
         TensorType::BF16 => |values, out| each(values, out, brain_float),
         TensorType::Q8_0 => q8_0,
         _ => return None,
@@ -41,9 +42,24 @@ fn each<const N: usize>(
     Ok(())
 }
 
-fn half_precision(value: f32) -> Option<[u8; 2]> {
-    // Rounding would still reach the largest f16 from a little above it, but that is a model at its limit.
-    (value.abs() <= f16::MAX.to_f32()).then(|| f16::from_f32(value).to_le_bytes())
+/// Many at once: one by one, it would be asked each time what the processor can do.
+fn f16s(values: &[f32], out: &mut Vec<u8>) -> Result<(), Unfit> {
+    const GROUP: usize = 64;
+    if let Some(index) = values.iter().position(|value| !fits_half(*value)) {
+        return Err(Unfit { index, value: values[index] });
+    }
+    for values in values.chunks(GROUP) {
+        let mut group = [f16::ZERO; GROUP];
+        let group = &mut group[..values.len()];
+        group.convert_from_f32_slice(values);
+        out.extend(group.iter().flat_map(|value| value.to_le_bytes()));
+    }
+    Ok(())
+}
+
+/// Rounding would still reach the largest f16 from a little above it, but that is a model at its limit.
+fn fits_half(value: f32) -> bool {
+    value.abs() <= f16::MAX.to_f32()
 }
 
 fn brain_float(value: f32) -> Option<[u8; 2]> {
@@ -60,11 +76,11 @@ fn q8_0(values: &[f32], out: &mut Vec<u8>) -> Result<(), Unfit> {
         }
         let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
         let d = largest / 127.0;
-        let Some(scale) = half_precision(d) else {
+        if !fits_half(d) {
             return Err(unfit(block.iter().position(|value| value.abs() == largest).unwrap_or(0)));
-        };
+        }
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-        out.extend(scale);
+        out.extend(f16::from_f32(d).to_le_bytes());
         // The cast saturates: where 1/d is not finite, d is 0 as f16 and quants do not matter.
         out.extend(block.iter().map(|value| ((value * inverse).round() as i8).cast_unsigned()));
     }
