@@ -3,6 +3,7 @@
 use crate::MAX_DEPTH;
 use crate::dequantise::readable;
 use crate::metadata::MetadataError;
+use crate::tensor::MAX_RANK;
 use crate::types::{TensorType, listed};
 use std::fmt;
 use std::io;
@@ -174,7 +175,7 @@ pub enum Fault {
     #[error("has a name of {0} bytes, but llama.cpp loads names of at most 63")]
     Name(usize),
     /// Too many dimensions.
-    #[error("has {0} dimensions, but at most 4 are possible")]
+    #[error("has {0} dimensions, but at most {MAX_RANK} are possible")]
     Rank(u64),
     /// A dimension is zero.
     #[error("has no elements: dimension {0} is 0")]

@@ -3,7 +3,7 @@
 use crate::bytes::Bytes;
 use crate::error::{Fault, GgufError, Place};
 use crate::metadata::Metadata;
-use crate::tensor::TensorInfo;
+use crate::tensor::{MAX_RANK, TensorInfo};
 use crate::types::TensorType;
 use crate::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, decode};
 use std::path::Path;
@@ -101,7 +101,7 @@ pub(crate) fn alignment(metadata: &Metadata) -> Result<usize, (Place, Fault)> {
 /// What a tensor is and where it says that it begins, after its name.
 fn tensor(bytes: &mut Bytes<'_>, name: String) -> Result<(TensorInfo, u64), Fault> {
     let rank = bytes.u32()?;
-    if rank > 4 {
+    if rank > MAX_RANK as u32 {
         return Err(Fault::Rank(rank.into()));
     }
     let mut dimensions = Vec::with_capacity(rank as usize);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// ggml's limit.
-const MAX_RANK: usize = 4;
+pub(crate) const MAX_RANK: usize = 4;
 /// How many elements a thread takes at a time: whole blocks of every type, and enough work to be worth it.
 const PIECE: usize = 1 << 15;
 

@@ -3,7 +3,7 @@
 use crate::error::{Fault, Place};
 use crate::header::alignment;
 use crate::metadata::Metadata;
-use crate::quantise::{encoder, writable};
+use crate::quantise::{Unfit, encoder, writable};
 use crate::tensor::TensorInfo;
 use crate::types::{TensorType, listed};
 use crate::value::Value;
@@ -84,12 +84,12 @@ pub enum WriteError {
         /// Its type.
         kind: TensorType,
     },
-    /// A number does not fit its type.
+    /// A number is too large for its type.
     #[error(
         "cannot write {}: tensor `{}` holds {value} at element {index}, which {kind} cannot; choose F32 for it",
         path.display(), name.escape_debug()
     )]
-    Value {
+    Overflow {
         /// The file.
         path: PathBuf,
         /// The tensor.
@@ -97,6 +97,21 @@ pub enum WriteError {
         /// Its type.
         kind: TensorType,
         /// The number.
+        value: f32,
+        /// Where it stands.
+        index: usize,
+    },
+    /// A value is NaN or infinite.
+    #[error(
+        "cannot write {}: tensor `{}` holds {value} at element {index}; the run that made it has diverged or its file is damaged",
+        path.display(), name.escape_debug()
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The value.
         value: f32,
         /// Where it stands.
         index: usize,
@@ -190,13 +205,12 @@ impl Writer {
         for piece in values.chunks(PIECE) {
             let mut encoded = std::mem::take(&mut self.encoded);
             encoded.clear();
-            if let Err(unfit) = encode(piece, &mut encoded) {
-                return Err(WriteError::Value {
-                    path: self.place.clone(),
-                    name: name.into(),
-                    kind,
-                    value: unfit.value,
-                    index: self.elements_written(kind) + unfit.index,
+            if let Err(Unfit { index, value }) = encode(piece, &mut encoded) {
+                let index = self.elements_written(kind) + index;
+                let (path, name) = (self.place.clone(), name.into());
+                return Err(match value.is_finite() {
+                    true => WriteError::Overflow { path, name, kind, value, index },
+                    false => WriteError::NotFinite { path, name, value, index },
                 });
             }
             self.append(&encoded)?;

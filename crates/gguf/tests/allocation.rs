@@ -68,6 +68,13 @@ fn memory_is_bounded_by_what_a_file_has_and_not_by_what_it_says() {
         }
     }
 
+    // Counts that could be true, one within the other, and then nothing that is.
+    let could_be = 1u64 << 15;
+    let level = |kind: u32| [&kind.to_le_bytes()[..], &could_be.to_le_bytes()].concat();
+    let levels = [level(9).repeat(6), level(8)].concat();
+    let bytes = peak(file(0, 1, &[&array(9, could_be), &levels, &[0xff; 1 << 19]]));
+    assert!(bytes < 4096, "counts that could be true: {bytes} bytes");
+
     // The smallest things a file can hold, each many times; memory per byte is largest here.
     // One more than a power of two, so that lists have just grown.
     let many = (1 << 18) + 1;

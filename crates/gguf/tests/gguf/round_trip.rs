@@ -62,6 +62,10 @@ fn a_number_that_does_not_fit_is_named() {
         "{message}"
     );
     assert!(matches!(writer.finish(), Err(WriteError::Incomplete { .. })));
+    let mut writer = create(&path, vec![info("deep", &[2], TensorType::F32)]).unwrap();
+    let message = writer.rows("deep", &[1.0, f32::NAN]).unwrap_err().to_string();
+    assert!(message.contains("tensor `deep` holds NaN at element 1; the run"), "{message}");
+    drop(writer);
     assert_eq!(names(directory.path()), [""; 0]);
 }
 
