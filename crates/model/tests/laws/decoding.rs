@@ -1,11 +1,12 @@
 //! One forward serves training, prefill and one-token decoding.
 
 use crate::support::{
-    SKIPPING, assert_close, base, columns, decoded, every_config, forward, random, text, values,
-    with_policy,
+    DESERTED, assert_close, base, columns, configs, decoded, every, every_config, forward, random,
+    skips, text, values, with_policy,
 };
-use hadal_model::{Cache, Decoder, Device, Pass, PassError, Tokens};
-use hadal_residual::{Recorder, Signal, Site};
+use hadal_kernels::{fuses, plainly};
+use hadal_model::{Cache, Decoder, Device, ModelConfig, Pass, PassError, Tokens};
+use hadal_residual::{Recorder, Signal, Site, Thresholds};
 
 const TOLERANCE: f32 = 1e-4;
 
@@ -47,17 +48,54 @@ fn only_last_is_the_last_row() {
 }
 
 #[test]
-fn a_threshold_makes_some_tokens_skip_at_every_depth_that_others_use() {
-    let decoder = random(&with_policy(SKIPPING), &Device::flex());
-    let mut probe = Recorder::of(&[Signal::Skipped]);
-    let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
-    decoder.logits(&text(2, 7), pass).unwrap();
-    let shares: Vec<f32> =
-        probe.seen.into_iter().map(|(_, _, skipped)| values(skipped.mean())[0]).collect();
-    assert_eq!(shares.len(), 6);
-    assert!(shares.iter().all(|&share| share < 1.0), "a sub-layer never runs: {shares:?}");
-    let mixed = shares.iter().filter(|&&share| share > 0.0).count();
-    assert!(mixed >= 3, "hardly anybody skips: {shares:?}");
+fn thresholds_make_some_tokens_skip_what_others_run() {
+    let somebody_skips = |config: &&ModelConfig| skips(config) && !skips_nobody(config);
+    let skipping: Vec<_> = configs().iter().filter(somebody_skips).cloned().collect();
+    every(&skipping, |config| {
+        let decoder = random(config, &Device::flex());
+        let mut probe = Recorder::of(&[Signal::Skipped]);
+        let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
+        decoder.logits(&text(2, 7), pass).unwrap();
+        let shares: Vec<f32> =
+            probe.seen.into_iter().map(|(_, _, skipped)| values(skipped.mean())[0]).collect();
+        assert!(shares.iter().all(|&share| share < 1.0), "a sub-layer never runs: {shares:?}");
+        let mixed = shares.iter().filter(|&&share| share > 0.0).count();
+        assert!(2 * mixed >= shares.len(), "hardly anybody skips: {shares:?}");
+    });
+}
+
+fn skips_nobody(config: &ModelConfig) -> bool {
+    let skipping = config.residual.skipping();
+    skipping.is_none_or(|skipping| skipping.thresholds == Thresholds::One(0.0))
+}
+
+#[test]
+fn a_long_prompt_and_what_follows_skip_as_in_one_pass() {
+    let deserted = DESERTED.map(with_policy).into_iter();
+    let skipping: Vec<_> = configs().into_iter().filter(skips).chain(deserted).collect();
+    every(&skipping, |config| {
+        let (decoder, tokens) = (random(config, &Device::flex()), text(2, 13));
+        let whole = forward(&decoder, &tokens);
+        let parts = decoded(&decoder, &tokens, &[10, 1, 2], &[]);
+        assert_close(parts, whole.clone(), TOLERANCE);
+        let plain = plainly(|| decoded(&decoder, &tokens, &[10, 1, 2], &[]));
+        assert_close(plain, whole, TOLERANCE);
+    });
+}
+
+#[test]
+fn dropped_keys_do_not_survive_a_change_of_path() {
+    if !fuses(&Device::flex()) {
+        // There is one path alone.
+        return;
+    }
+    let config = with_policy("nag:directions=3,skip_threshold=0.25,skip_kv=drop");
+    let decoder = random(&config, &Device::flex());
+    let mut cache = Cache::new(&config);
+    extend(&decoder, &text(2, 3), &mut cache);
+    let pass = Pass { cache: Some(&mut cache), ..Pass::default() };
+    let error = plainly(|| decoder.logits(&text(2, 1), pass)).unwrap_err();
+    assert!(error.to_string().contains("dropped keys"), "{error}");
 }
 
 #[test]
