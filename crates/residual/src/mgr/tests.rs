@@ -1,5 +1,7 @@
 //! Oracles G1 to G11 of Multi-Gate Residuals, and where it becomes another policy.
 
+mod skipping;
+
 use super::*;
 use crate::attnres::AttentionResidualsConfig;
 use crate::highway::{HighwayConfig, HighwayGate};
