@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Settings other than the defaults, which are tried as well.
-const VARIANTS: [&str; 18] = [
+const VARIANTS: [&str; 19] = [
     "mixln:post_fraction=0.5",
     "highway:gate=scalar",
     "hc:dynamic=false",
@@ -28,10 +28,14 @@ const VARIANTS: [&str; 18] = [
     "mgr:streams=7",
     "mgr:streams=9",
     SKIPPING,
+    ROUTED,
 ];
 
 /// A threshold in the middle of the gains, so that some tokens skip and others run.
 pub(crate) const SKIPPING: &str = "nag:directions=3,skip_threshold=0.25";
+
+/// The middle one of three blocks is routed, and its predictor lets some tokens run.
+pub(crate) const ROUTED: &str = "prenorm:capacity=0.5";
 
 const DEPTH_MEMORIES: [DepthKv; 3] = [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp];
 
@@ -78,6 +82,8 @@ pub(crate) fn configs() -> Vec<ModelConfig> {
                 ..base()
             })
         })
+        // Slots and dropped keys exclude each other.
+        .filter(|config| config.check().is_ok())
         .collect()
 }
 
