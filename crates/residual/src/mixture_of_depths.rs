@@ -131,7 +131,7 @@ impl MixtureOfDepths {
     ) -> Option<Choice> {
         let router = self.blocks[site.block()].as_ref()?;
         let weight = project(x.clone(), router.weight.val().unsqueeze_dim(1));
-        let guess = router.predictor.forward(rms(x.clone().detach(), self.eps));
+        let guess = router.predictor.forward(rms(x.clone().detach(), self.eps), self.learning);
         let guesses: Vec<bool> = elements(&guess).into_iter().map(guessed).collect();
         let place = Place::Site(site);
         let chosen = (self.learning || probe.wants(Signal::Agreement))
@@ -205,10 +205,18 @@ impl Predictor {
     /// # Shapes
     /// - `x`: `[B, T, d]`, of mean square one
     /// - output: `[B, T, 1]`, the logits
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let hidden = project(x, self.hidden.val().transpose()) + self.hidden_bias.val().unsqueeze();
-        project(relu(hidden), self.out.val().unsqueeze_dim(1)) + self.out_bias.val().unsqueeze()
+    fn forward(&self, x: Tensor<3>, learns: bool) -> Tensor<3> {
+        let Self { hidden, hidden_bias, out, out_bias } = self;
+        let features = project(x, read(hidden, learns).transpose());
+        let features = relu(features + read(hidden_bias, learns).unsqueeze());
+        project(features, read(out, learns).unsqueeze_dim(1)) + read(out_bias, learns).unsqueeze()
     }
+}
+
+/// A parameter's value. Where nothing learns from it, no graph may keep it: nobody would go back through
+/// that graph, and the parameter could no longer change where it is.
+fn read<const D: usize>(param: &Param<Tensor<D>>, learns: bool) -> Tensor<D> {
+    if learns { param.val() } else { param.val().detach() }
 }
 
 /// What was decided about the tokens that enter a routed block.

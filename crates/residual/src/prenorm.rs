@@ -57,8 +57,8 @@ impl PolicyConfig for PreNormConfig {
         kind: "prenorm",
         summary: "every sub-layer adds to one stream; the baseline, and with a capacity Mixture-of-Depths",
         equation: "x' = x + F_l(x); in a routed block x' = x + z (attention + mlp), z = w.x, for the top tokens alone",
-        state: "d; 2 d in a routed block",
-        parameters: "0; 33 d + 65 for each routed block",
+        state: "d (2 d in a routed block)",
+        parameters: "0 (33 d + 65 for each routed block)",
         paper: "Xiong et al. 2020, arXiv 2002.04745; capacity: Raposo et al. 2024, arXiv 2404.02258",
     };
 

@@ -123,6 +123,21 @@ fn learning_is_the_same_with_plain_operations_and_with_what_is_computed_again() 
     assert_eq!(learned(&again), (loss, gradients));
 }
 
+#[test]
+fn parameters_change_where_they_are_after_learning() {
+    let mut decoder = changed(&Device::flex().autodiff(), |_, _| {});
+    let addresses = |decoder: &mut Decoder| {
+        let mut found = Vec::new();
+        decoder.change_parameters(|name, elements| {
+            found.push((name.to_owned(), elements.as_ptr().addr()));
+        });
+        found
+    };
+    let before = addresses(&mut decoder);
+    learned(&decoder);
+    assert_eq!(addresses(&mut decoder), before);
+}
+
 /// In f64, so that differences of losses keep their digits.
 fn loss_of(decoder: &Decoder) -> f64 {
     let logits = values(forward(decoder, &input()));
