@@ -143,7 +143,7 @@ impl ModelConfig {
         self.residual.check(&self.dimensions())?;
         if self.residual.skipped_keys() == SkippedKeys::Drop && self.depth_kv != DepthKv::None {
             let reason = "tokens leave depth slots behind, but the residual policy drops the keys of tokens \
-                          that skip; set skip_kv to \"keep\", or depth_kv to \"none\"";
+                          that skip; set depth_kv to \"none\", or skip_kv of nag or mgr to \"keep\"";
             refuse("depth_kv", "not \"none\"", reason)?;
         }
         Ok(())

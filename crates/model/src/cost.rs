@@ -103,24 +103,33 @@ struct Branches {
 
 impl Branches {
     fn of(config: &ModelConfig) -> Self {
-        let [d, ff, layers, vocab] =
-            [config.d_model, config.d_ff, config.n_layers, config.vocab_size].map(|n| n as u64);
+        let [d, ff, vocab] = [config.d_model, config.d_ff, config.vocab_size].map(|n| n as u64);
         let q = (config.n_heads * config.head_dim) as u64;
         let kv = config.kv_width() as u64;
-        // Twice the mean context, so that it stays whole: (T + 1) / 2.
-        let double_context = config.max_seq_len as u64 + 1;
-        let attention = 2 * d * q + 4 * d * kv + 2 * q * double_context + 2 * q * d;
         let (mlp, mlp_saved) = match config.mlp {
             MlpKind::Relu2 => (4 * d * ff, ff),
             MlpKind::Swiglu => (6 * d * ff, 2 * ff),
         };
-        let depth = Self::depth(config, d, q, kv);
+        let projections = 2 * d * q + 4 * d * kv + 2 * q * d;
+        // Normalised inputs of both halves, q, k, v, the mixed values and a log-sum-exp per head; the MLP's
+        // hidden values.
+        let saved = 2 * d + 2 * q + 2 * kv + config.n_heads as u64 + mlp_saved;
+        let time = config.max_seq_len;
+        let mut sum = Self { flops: 0, kv: 0, saved: 0 };
+        for block in 0..config.n_layers {
+            let running = config.residual.running(block, time);
+            // Those who run see each other: (running + 1) / 2 keys, where they stand in the sequence or not.
+            let scores = 2 * q * (running as u64 + 1);
+            let share = |of_running: u64| spread(of_running, running, time);
+            sum.flops += share(projections + scores + mlp);
+            sum.kv += share(2 * kv);
+            sum.saved += share(saved);
+        }
         Self {
-            flops: layers * (attention + mlp) + depth + 2 * d * vocab,
-            kv: layers * 2 * kv,
-            // Normalised inputs of both halves, q, k, v, the mixed values and a log-sum-exp per
-            // head; the MLP's hidden values; the head's input.
-            saved: layers * (2 * d + 2 * q + 2 * kv + config.n_heads as u64 + mlp_saved) + d,
+            flops: sum.flops + Self::depth(config, d, q, kv) + 2 * d * vocab,
+            kv: sum.kv,
+            // And the head's input.
+            saved: sum.saved + d,
         }
     }
 
@@ -134,6 +143,16 @@ impl Branches {
             DepthKv::AttentionMlp => 4 * q * 2 * pairs + (layers - 1) * 4 * d * kv,
         }
     }
+}
+
+/// What each of `time` tokens pays if `running` of them pay `each`.
+fn spread(each: u64, running: usize, time: usize) -> u64 {
+    if running == time {
+        return each;
+    }
+    // Sizes that only a mistyped config has would not fit into 64 bits.
+    let sum = u128::from(each) * running as u128;
+    (sum / time.max(1) as u128) as u64
 }
 
 #[cfg(test)]
@@ -177,6 +196,33 @@ mod tests {
         let cost = ModelCost::of(&config).unwrap();
         let branches = cost.forward_flops_per_token - cost.residual_flops_per_token;
         assert_eq!(branches, 720_683_008);
+    }
+
+    #[test]
+    fn a_routed_block_costs_what_its_tokens_cost() {
+        let config = |residual: &str| ModelConfig {
+            d_model: 64,
+            n_layers: 4,
+            max_seq_len: 1000,
+            residual: residual.parse().unwrap(),
+            ..small()
+        };
+        let branches = |config: &ModelConfig| {
+            let cost = ModelCost::of(config).unwrap();
+            cost.forward_flops_per_token - cost.residual_flops_per_token
+        };
+        let (dense, routed) = (config("prenorm"), config("prenorm:capacity=0.125"));
+        assert_eq!(branches(&config("prenorm:capacity=1,every=1")), branches(&dense));
+        // Two of four blocks, in which 125 of 1000 tokens see 63 of them in the mean.
+        let d = 64;
+        let q = (dense.n_heads * dense.head_dim) as u64;
+        let (kv, ff) = (dense.kv_width() as u64, dense.d_ff as u64);
+        let of_running = |keys: u64| 4 * d * q + 4 * d * kv + 4 * q * keys + 4 * d * ff;
+        assert_eq!(dense.mlp, MlpKind::Relu2);
+        let saved = of_running(500) + 2 * q - of_running(63) / 8;
+        assert_eq!(branches(&dense) - branches(&routed), 2 * saved);
+        let keys = |config: &ModelConfig| ModelCost::of(config).unwrap().kv_bytes_per_token;
+        assert_eq!(keys(&routed), keys(&dense) * 9 / 16);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Who ran what, and what that cost: F(mask) of Mixture-of-Depths, exact for any mask.
 
 use crate::config::{DepthKv, MlpKind, ModelConfig};
-use hadal_residual::{ResidualConfig, Site, SkippedKeys, SubLayer};
+use hadal_residual::{Site, SkippedKeys, SubLayer};
 
 /// What happened at one sub-layer, summed over tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,10 +42,7 @@ impl SiteFlops {
         let [d, ff, q] =
             [config.d_model, config.d_ff, config.n_heads * config.head_dim].map(|n| n as u64);
         let kv = config.kv_width() as u64;
-        let gate = match &config.residual {
-            ResidualConfig::NormAgnostic(nag) => 2 * nag.directions as u64 * d,
-            _ => 0,
-        };
+        let gate = config.residual.deciding(site, d);
         match site.kind() {
             SubLayer::Attention => {
                 let slots = match config.depth_kv {

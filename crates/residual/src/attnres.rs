@@ -253,7 +253,7 @@ mod tests {
         let dimensions = Dimensions { norm_eps: 1e-12, ..dimensions(8, 5) };
         let gains = |name: &str, shape: &[usize]| name.contains("norm").then(|| drawn(name, shape));
         let embedding = normal("tokens", [2, 3, 8]);
-        let prenorm = chosen(&PreNormConfig {}, &dimensions, gains);
+        let prenorm = chosen(&PreNormConfig::default(), &dimensions, gains);
         let expected = traverse(&prenorm, embedding.clone(), &dimensions);
         for count in [0, 1, 2, 3, 4, 10, 99] {
             let policy = chosen(&blocks(count), &dimensions, gains);
@@ -269,7 +269,7 @@ mod tests {
         let out = |config: &AttentionResidualsConfig| {
             values(traverse(&random(config, &dimensions), embedding.clone(), &dimensions))
         };
-        let prenorm = random(&PreNormConfig {}, &dimensions);
+        let prenorm = random(&PreNormConfig::default(), &dimensions);
         let prenorm = values(traverse(&prenorm, embedding.clone(), &dimensions));
         for count in [0, 1, 2] {
             let most = out(&blocks(count))

@@ -98,6 +98,16 @@ macro_rules! policies {
                 match self { $(Self::$variant(config) => config.skipped_keys(),)* }
             }
 
+            /// Tokens of a sequence of `time` that run a block by design, whatever a threshold says.
+            pub fn running(&self, block: usize, time: usize) -> usize {
+                match self { $(Self::$variant(config) => config.running(block, time),)* }
+            }
+
+            /// FLOPs for each token of deciding who runs the sub-layer.
+            pub fn deciding(&self, site: Site, width: u64) -> u64 {
+                match self { $(Self::$variant(config) => config.deciding(site, width),)* }
+            }
+
             /// How far the gates are open before training.
             pub fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
                 match self { $(Self::$variant(config) => config.initial_gates(dimensions),)* }
@@ -280,6 +290,9 @@ mod tests {
             "mgr:streams=4,gate=competitive,skip_threshold={\"attention\":0.1,\"mlp\":0.2}";
         assert_eq!(echo(by_kind), by_kind);
         assert_eq!(echo("prenorm"), "prenorm");
+        assert_eq!(echo("prenorm:capacity=0.125,every=2"), "prenorm:capacity=0.125");
+        let all_blocks = "prenorm:capacity=1.0,every=1";
+        assert_eq!(echo(all_blocks), all_blocks);
     }
 
     #[test]

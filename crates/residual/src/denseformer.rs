@@ -159,7 +159,7 @@ mod tests {
         let dimensions = dimensions(8, 3);
         let embedding = normal("embedding", [2, 3, 8]);
         let dense = chosen(&DenseFormerConfig {}, &dimensions, random_norms);
-        let plain = random(&PreNormConfig {}, &dimensions);
+        let plain = random(&PreNormConfig::default(), &dimensions);
         let expected = traverse(&plain, embedding.clone(), &dimensions);
         assert_eq!(values(traverse(&dense, embedding, &dimensions)), values(expected));
     }

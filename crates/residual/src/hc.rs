@@ -224,7 +224,7 @@ mod tests {
     fn the_start_is_prenorm() {
         let dimensions = dimensions(8, 3);
         let embedding = normal("embedding", [2, 3, 8]);
-        let prenorm = random(&PreNormConfig {}, &dimensions);
+        let prenorm = random(&PreNormConfig::default(), &dimensions);
         let expected = traverse(&prenorm, embedding.clone(), &dimensions);
         for config in both_kinds() {
             let policy = chosen(&config, &dimensions, random_norms);

@@ -19,6 +19,7 @@ pub mod mgr;
 pub mod mhc;
 pub mod mhc_lite;
 pub mod mixln;
+pub mod mixture_of_depths;
 pub mod nag;
 mod norm;
 mod policy;

@@ -129,7 +129,7 @@ mod tests {
         let (mut scaled, mut plain) =
             (Recorder::of(&[Signal::Reading]), Recorder::of(&[Signal::Reading]));
         let lns = random(&LayerNormScalingConfig {}, &dimensions);
-        let prenorm = random(&PreNormConfig {}, &dimensions);
+        let prenorm = random(&PreNormConfig::default(), &dimensions);
         watched(&lns, embedding.clone(), &dimensions, &mut scaled);
         watched(&prenorm, embedding, &dimensions, &mut plain);
         let reading = |seen: &Recorder, site: usize| {
@@ -146,7 +146,7 @@ mod tests {
         let dimensions = dimensions(8, 4);
         let embedding = normal("embedding", [2, 3, 8]);
         let lns = random(&LayerNormScalingConfig {}, &dimensions);
-        let folded = chosen(&PreNormConfig {}, &dimensions, |name, _| {
+        let folded = chosen(&PreNormConfig::default(), &dimensions, |name, _| {
             let gain = normal(name, [8]) * 0.5 + 1.0;
             // Names are `layers.{block}.…` for the sub-layers' norms, which alone are scaled.
             let block = name.split('.').nth(1).and_then(|block| block.parse::<f64>().ok());
@@ -187,7 +187,7 @@ mod tests {
     fn the_stream_grows_less_than_prenorms() {
         let dimensions = dimensions(40, 12);
         let lns = growth_by_block(&fresh(&LayerNormScalingConfig {}, &dimensions), &dimensions);
-        let prenorm = growth_by_block(&fresh(&PreNormConfig {}, &dimensions), &dimensions);
+        let prenorm = growth_by_block(&fresh(&PreNormConfig::default(), &dimensions), &dimensions);
         assert_eq!(lns[0], prenorm[0]);
         for block in 1..12 {
             assert!(lns[block] < prenorm[block], "block {block}");

@@ -156,7 +156,8 @@ mod tests {
         let dimensions = dimensions(8, 3);
         let embedding = normal("embedding", [2, 3, 8]);
         let mixed = traverse(&random(&share(0.0), &dimensions), embedding.clone(), &dimensions);
-        let plain = traverse(&random(&PreNormConfig {}, &dimensions), embedding, &dimensions);
+        let plain =
+            traverse(&random(&PreNormConfig::default(), &dimensions), embedding, &dimensions);
         assert_eq!(values(mixed), values(plain));
     }
 

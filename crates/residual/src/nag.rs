@@ -114,6 +114,10 @@ impl PolicyConfig for NormAgnosticConfig {
         }
     }
 
+    fn deciding(&self, _: Site, width: u64) -> u64 {
+        2 * self.directions as u64 * width
+    }
+
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
         vec![
             InitialGate::by_depth("alpha", dimensions, initial_alpha),

@@ -1,7 +1,7 @@
 //! What a policy's configuration knows: what it is, what it costs, how it starts.
 
 use crate::residual::Residual;
-use crate::site::Dimensions;
+use crate::site::{Dimensions, Site};
 use crate::skip::{SkippedKeys, Skipping};
 use crate::weights::Weights;
 use serde::{Serialize, de::DeserializeOwned};
@@ -173,6 +173,16 @@ pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Defau
     /// What becomes of the keys of tokens that skip.
     fn skipped_keys(&self) -> SkippedKeys {
         self.skipping().map_or(SkippedKeys::Keep, |skipping| skipping.keys)
+    }
+
+    /// Tokens of a sequence of `time` that run a block by design, whatever a threshold says.
+    fn running(&self, _block: usize, time: usize) -> usize {
+        time
+    }
+
+    /// FLOPs for each token of deciding who runs the sub-layer.
+    fn deciding(&self, _site: Site, _width: u64) -> u64 {
+        0
     }
 
     /// The module. Settings must have passed [`PolicyConfig::check`].

@@ -26,13 +26,15 @@ pub enum Signal {
     LogNorm,
     /// One where the token skipped the sub-layer, else zero. `[B, T, 1, 1]`
     Skipped,
+    /// Mixture-of-Depths: one where the predictor agrees with the router's choice, else zero. `[B, T, 1, 1]`
+    Agreement,
     /// How much of its attention each head gives to the first token. `[B, T, heads, 1]`
     FirstToken,
 }
 
 impl Signal {
     /// Every signal.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Embedding,
         Self::Reading,
         Self::Write,
@@ -43,6 +45,7 @@ impl Signal {
         Self::Gain,
         Self::LogNorm,
         Self::Skipped,
+        Self::Agreement,
         Self::FirstToken,
     ];
 }

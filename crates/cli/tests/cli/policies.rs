@@ -74,6 +74,8 @@ fn short_forms_are_echoed_in_full() {
         ("attnres:blocks=3", "attnres:blocks=3"),
         ("highway:gate=scalar", "highway:gate=scalar"),
         ("nag:skip_threshold=0.25", "nag:directions=32,skip_threshold=0.25"),
+        ("prenorm:capacity=0.125,every=2", "prenorm:capacity=0.125"),
+        ("prenorm:every=3,capacity=0.5", "prenorm:capacity=0.5,every=3"),
     ] {
         let text = policies(&[short]).succeeded().stdout;
         assert_eq!(text.lines().next(), Some(full), "{short}");
@@ -115,4 +117,6 @@ fn what_is_no_policy_is_refused_with_the_reason() {
 fn settings_that_make_no_model_are_refused() {
     policies(&["mhc_lite:streams=8"]).refused(2, &["40,320"]);
     policies(&["mgr:streams=0"]).refused(2, &["at least one stream"]);
+    policies(&["prenorm:capacity=1.5"]).refused(2, &["capacity is 1.5", "at most 1"]);
+    policies(&["prenorm:every=3"]).refused(2, &["without a capacity"]);
 }

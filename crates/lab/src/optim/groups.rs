@@ -19,7 +19,7 @@ pub enum Group {
 /// The group of a parameter.
 ///
 /// Hidden matrices are those inside blocks. Vectors never decay, nor do the static mixing matrices
-/// of hyper-connections, whose start is the identity.
+/// of hyper-connections, whose start is the identity, nor predictors of decisions.
 pub fn group_of(
     name: &str,
     shape: &[usize],
@@ -33,6 +33,8 @@ pub fn group_of(
         Some("residual") if name == "residual.log_gain" => Group::Plain,
         Some("residual") if matches!(residual, ResidualConfig::NormAgnostic(_)) => Group::NagGate,
         Some("residual") if name.ends_with(".res") => Group::Plain,
+        // What decides is judged by its decisions, not by its size.
+        Some("residual") if name.contains(".predictor.") => Group::Plain,
         _ if matrix => Group::Decayed,
         _ => Group::Plain,
     }
@@ -57,6 +59,9 @@ mod tests {
         assert_eq!(group("residual.3.res", &[4, 4], "hc"), Group::Plain);
         assert_eq!(group("residual.3.directions", &[32, 8], "nag"), Group::NagGate);
         assert_eq!(group("residual.log_gain", &[1], "nag"), Group::Plain);
+        let mixture = "prenorm:capacity=0.25";
+        assert_eq!(group("residual.1.router.weight", &[8], mixture), Group::Plain);
+        assert_eq!(group("residual.1.predictor.hidden.weight", &[32, 8], mixture), Group::Plain);
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Trainer {
     ) -> Result<Option<StepReport>, TrainError> {
         let started = Instant::now();
         let step = self.state.step;
-        self.warm();
+        self.conduct(true);
         let parts = self.config.train.accumulate;
         let mut gradients = Gradients::new();
         let mut batches = Vec::new();
@@ -211,6 +211,8 @@ impl Trainer {
             accumulate(&mut gradients, more, parts);
             batches.push(batch);
         }
+        // Whoever looks at the model between steps sees it decide as it will when it is used.
+        self.conduct(false);
         let norm = global_norm(&gradients);
         if !(loss.is_finite() && norm.is_finite()) {
             let problem = format!("loss is {loss} and the gradient's norm {norm}");
@@ -241,11 +243,11 @@ impl Trainer {
     }
 
     /// NAG's gains rise from nothing over the first steps.
-    fn warm(&mut self) {
+    fn conduct(&mut self, learning: bool) {
         let length = self.config.train.nag_alpha_warmup;
         let done = self.state.step + 1;
         let share = if done < length { done as f64 / length as f64 } else { 1.0 };
-        self.decoder.conduct(&Conduct { warmth: share, learning: true, ..Conduct::default() });
+        self.decoder.conduct(&Conduct { warmth: share, learning, ..Conduct::default() });
     }
 
     /// Writes the evidence of a failed step and does what the settings say.

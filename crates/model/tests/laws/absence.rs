@@ -45,7 +45,7 @@ fn an_absent_branch_of_an_additive_policy_is_a_silent_one() {
         .into_iter()
         .filter(|config| matches!(config.residual.about().kind, "prenorm" | "lns" | "denseformer"))
         .collect();
-    assert_eq!(additive.len(), 9);
+    assert_eq!(additive.len(), 10);
     every(&additive, |config| {
         let (decoder, tokens) = (random(config, &Device::flex()), text(2, 6));
         for site in config.dimensions().each_site() {

@@ -7,6 +7,7 @@ mod fused;
 mod gradients;
 mod hostile;
 mod independence;
+mod mixture_of_depths;
 mod paths;
 mod starts;
 mod support;

@@ -2,13 +2,13 @@
 
 use burn::tensor::Tensor;
 use hadal_model::{Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
-use hadal_residual::{Init, ResidualConfig, Site, Weights};
+use hadal_residual::{Init, ResidualConfig, Site, SkippedKeys, Weights};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Settings other than the defaults, which are tried as well.
-const VARIANTS: [&str; 24] = [
+const VARIANTS: [&str; 25] = [
     "mixln:post_fraction=0.5",
     "highway:gate=scalar",
     "hc:dynamic=false",
@@ -35,6 +35,7 @@ const VARIANTS: [&str; 24] = [
     "mgr:streams=2,gate=independent,skip_threshold=0.55,skip_shrink=0.5,skip_kv=drop",
     "mgr:streams=3,skip_threshold={\"attention\":0.31,\"mlp\":0.32}",
     "mgr:streams=4,skip_threshold=0.0",
+    ROUTED,
 ];
 
 /// Sub-layers that nobody runs: the first MLP and the second attention; all attention behind the filling.
@@ -47,8 +48,11 @@ pub(crate) const DESERTED: [&str; 3] = [
 /// Whether tokens skip, so that how many rows a product has depends on all of them: sums of few rows are
 /// made in another order than those of many, and results agree to rounding alone.
 pub(crate) fn skips(config: &ModelConfig) -> bool {
-    config.residual.skipping().is_some()
+    config.residual.skipping().is_some() || config.residual == ROUTED.parse().unwrap()
 }
+
+/// The middle one of three blocks is routed, and its predictor lets some tokens run.
+pub(crate) const ROUTED: &str = "prenorm:capacity=0.5";
 
 const DEPTH_MEMORIES: [DepthKv; 3] = [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp];
 
@@ -96,7 +100,10 @@ pub(crate) fn configs() -> Vec<ModelConfig> {
             })
         })
         // Tokens without keys leave no depth slots.
-        .filter(|config| config.check().is_ok())
+        .filter(|config| {
+            let drops = config.residual.skipped_keys() == SkippedKeys::Drop;
+            !drops || config.depth_kv == DepthKv::None
+        })
         .collect()
 }
 
