@@ -8,5 +8,6 @@ mod gradients;
 mod hostile;
 mod independence;
 mod paths;
+mod skipping;
 mod starts;
 mod support;
