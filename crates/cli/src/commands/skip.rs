@@ -110,7 +110,11 @@ impl Common {
     /// Opens the model and its data, and does `work` with them while a bar shows how far it is.
     fn with<R: Send>(
         &self,
-        work: impl FnOnce(&Subject, &Samples, &mut dyn FnMut(usize, usize, &str)) -> Result<R, SkipError>
+        work: impl FnOnce(
+            &Subject,
+            &Samples,
+            &mut dyn FnMut(usize, usize, &str),
+        ) -> Result<R, SkipError>
         + Send,
     ) -> Result<R, Failure> {
         let _ = start_pool(None);

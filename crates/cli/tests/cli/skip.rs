@@ -100,7 +100,9 @@ fn a_sweep_is_a_table_and_figures() {
     for words in ["rate", "perplexity", "tokens/s", "30.0 %", "kept"] {
         assert!(said.stdout.contains(words), "no {words:?} in {}", said.stdout);
     }
-    for file in ["skip-loss.svg", "skip-loss.png", "skip-speed.csv", "skip-kinds.json", "sweep.html"] {
+    for file in
+        ["skip-loss.svg", "skip-loss.png", "skip-speed.csv", "skip-kinds.json", "sweep.html"]
+    {
         assert!(out.join(file).is_file(), "{file}");
     }
     let json = run(command.arg("--json")).succeeded().json();
@@ -127,7 +129,8 @@ fn what_makes_no_sense_is_refused() {
     run(command.args(["--rate", "0.2", "--data"]).arg(&text))
         .refused(2, &["residual policy prenorm", "nag and mgr"]);
     let mut command = skip("calibrate", &stories());
-    run(command.args(["--rate", "0.2", "--data"]).arg(&empty)).refused(2, &["empty.txt", "0 tokens"]);
+    run(command.args(["--rate", "0.2", "--data"]).arg(&empty))
+        .refused(2, &["empty.txt", "0 tokens"]);
     run(skip("calibrate", &stories()).args(["--rate", "0.2"])).refused(2, &["--data"]);
     run(skip("calibrate", Path::new("nowhere")).args(["--rate", "0.2"])).refused(2, &["nowhere"]);
     run(&mut skip("calibrate", &stories())).refused(2, &["--rate"]);

@@ -31,7 +31,7 @@ pub use job::{Activity, Job, SkipRate};
 pub use memory::peak_rss_mb;
 pub use peak::sgemm_gflops;
 pub use report::{ContextReport, DecodeReport, TrainingReport};
-pub use skip::SkipReport;
 pub use serve::serve;
 pub use shape::{Shape, VOCABULARY};
+pub use skip::SkipReport;
 pub use statistics::{best, median, median_ratio};

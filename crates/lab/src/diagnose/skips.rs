@@ -125,8 +125,11 @@ impl Skips {
             "Share of the sub-layers that a token skips on average: the tokens that skip most, then those that skip least, with \
              their count, among tokens that occur at least {LEAST_SEEN} times."
         );
-        let words =
-            Words { name: "skip-by-token", title: "Skipped sub-layers by token", caption: &caption };
+        let words = Words {
+            name: "skip-by-token",
+            title: "Skipped sub-layers by token",
+            caption: &caption,
+        };
         let names = tokens.iter().map(|token| format!("{} x{}", token.name(), token.count));
         let axis = Axis::new("token").categories(names);
         let series = vec![bars("skipped", tokens.iter().map(|token| Some(token.skipped)))];

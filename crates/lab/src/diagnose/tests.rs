@@ -448,9 +448,9 @@ fn skips_are_told_by_depth_kind_position_and_token() {
 
 #[test]
 fn skipped_tokens_are_called_by_their_text() {
-    let config =
-        ModelConfig { vocab_size: 257, ..config("mgr:streams=2,skip_threshold=9.0", 2) };
-    let ids: Vec<u32> = b"aaaaaabbbbbbbbc\xffc\xff\xff\xff\xff\xff".iter().map(|&b| b.into()).collect();
+    let config = ModelConfig { vocab_size: 257, ..config("mgr:streams=2,skip_threshold=9.0", 2) };
+    let ids: Vec<u32> =
+        b"aaaaaabbbbbbbbc\xffc\xff\xff\xff\xff\xff".iter().map(|&b| b.into()).collect();
     let tokens = || Tokens::rows(ids.clone(), 1).unwrap();
     let batch = Batch { input: tokens(), target: tokens(), scored: Vec::new() };
     let tokenizer = Some(hadal_model::Tokenizer::bytes());

@@ -39,7 +39,9 @@ pub enum SkipError {
     )]
     OneSequence,
     /// The model does not compute numbers.
-    #[error("the loss is {loss}: the model's numbers overflow, and no threshold of it would mean anything")]
+    #[error(
+        "the loss is {loss}: the model's numbers overflow, and no threshold of it would mean anything"
+    )]
     NotFinite {
         /// What it is.
         loss: f64,

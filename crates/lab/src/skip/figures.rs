@@ -104,8 +104,7 @@ pub fn write(directory: &Path, sweep: &Sweep, figures: &[Figure]) -> Result<(), 
 }
 
 fn json(value: &impl serde::Serialize, path: &Path) -> Result<Vec<u8>, SkipError> {
-    serde_json::to_vec_pretty(value)
-        .map_err(|error| failed("write", path)(io::Error::other(error)))
+    serde_json::to_vec_pretty(value).map_err(|error| failed("write", path)(io::Error::other(error)))
 }
 
 fn whole(path: &Path, content: &[u8]) -> Result<(), SkipError> {

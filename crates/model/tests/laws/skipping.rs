@@ -21,11 +21,7 @@ fn skippers() -> Vec<ModelConfig> {
     ];
     let memories = [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp];
     let all = policies.iter().flat_map(|text| {
-        memories.map(|depth_kv| ModelConfig {
-            residual: text.parse().unwrap(),
-            depth_kv,
-            ..base()
-        })
+        memories.map(|depth_kv| ModelConfig { residual: text.parse().unwrap(), depth_kv, ..base() })
     });
     all.filter(|config| config.check().is_ok()).collect()
 }
@@ -118,7 +114,8 @@ fn tokens_decide_alike_alone_and_among_others() {
     every(&skippers(), |config| {
         let (decoder, tokens) = (random(config, &Device::flex()), text(3, 7));
         let whole = skips(&decoder, &tokens);
-        let skipped: usize = whole.iter().flat_map(|(_, skips)| skips).map(|&s| usize::from(s)).sum();
+        let skipped: usize =
+            whole.iter().flat_map(|(_, skips)| skips).map(|&s| usize::from(s)).sum();
         let all = whole.len() * tokens.ids().len();
         assert!(skipped > all / 20 && skipped < all, "{skipped} of {all} skip");
         // Later tokens do not matter to earlier ones.
@@ -170,10 +167,8 @@ fn kernels_do_what_the_formula_counts() {
         // Plain operations are not counted.
         return;
     }
-    let dense = ["nag:directions=3", "mgr:streams=2", "prenorm"].map(|text| ModelConfig {
-        residual: text.parse().unwrap(),
-        ..base()
-    });
+    let dense = ["nag:directions=3", "mgr:streams=2", "prenorm"]
+        .map(|text| ModelConfig { residual: text.parse().unwrap(), ..base() });
     every(&[skippers(), dense.to_vec()].concat(), |config| {
         let (mut decoder, tokens) = (random(config, &Device::flex()), text(2, 9));
         let own = config.residual.skipping();

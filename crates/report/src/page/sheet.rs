@@ -21,9 +21,9 @@ pub(super) fn head(html: &mut Html, title: &str) {
 
 /// The title, below a line of small print.
 pub(super) fn title(html: &mut Html, title: &str) {
-    html.markup("<h1>").text(title).markup(
-        "</h1><button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>",
-    );
+    html.markup("<h1>")
+        .text(title)
+        .markup("</h1><button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>");
 }
 
 /// From the footer on.
