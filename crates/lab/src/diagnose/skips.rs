@@ -177,12 +177,14 @@ impl Diagnostic for Skips {
             return;
         }
         let tokens = self.by_token();
+        // Nobody is both.
+        let told = TOLD.min(tokens.len().div_ceil(2));
         summary.skips = Some(SkipsSummary {
             flops: self.saved / self.skippable,
             attention: self.of_kind(SubLayer::Attention),
             mlp: self.of_kind(SubLayer::Mlp),
-            most: tokens.iter().take(TOLD).cloned().collect(),
-            least: tokens.iter().rev().take(TOLD).cloned().collect(),
+            most: tokens.iter().take(told).cloned().collect(),
+            least: tokens.iter().rev().take(told).cloned().collect(),
         });
     }
 }

@@ -108,8 +108,7 @@ pub(crate) fn calibrated(
         if let [value] = values.as_slice() {
             if share < rate { low = f64::max(low, *value) } else { high = f64::min(high, *value) }
         }
-        let quantile = |sites: &Vec<usize>| weights.quantile(sites, rate * all / gated);
-        let mut next: Vec<f64> = groups.iter().map(quantile).collect();
+        let mut next = weights.quantiles(&groups, rate * all / gated);
         if let [value] = next.as_mut_slice()
             && high.is_finite()
             && !(low < *value && *value < high)

@@ -66,11 +66,23 @@ impl Weights<'_> {
         self.savings.iter().map(pair).fold(0.0, f64::max)
     }
 
-    /// The threshold below which the gates of these sub-layers come nearest to a share of their FLOPs, as if
-    /// skipping changed no gate.
-    pub(crate) fn quantile(&self, sites: &[usize], share: f64) -> f64 {
+    /// One threshold for each group of sub-layers, below which lies this share of their FLOPs, as if skipping
+    /// changed no gate. What a group cannot meet, because a threshold does not separate equal gates, is left to
+    /// the next.
+    pub(crate) fn quantiles(&self, groups: &[Vec<usize>], share: f64) -> Vec<f64> {
+        let mut due = 0.0;
+        let each = groups.iter().map(|sites| {
+            due += share * sites.iter().map(|&site| self.of_site(site)).sum::<f64>();
+            let (threshold, saved) = self.quantile(sites, due);
+            due -= saved;
+            threshold
+        });
+        each.collect()
+    }
+
+    /// The threshold that comes nearest to so many saved FLOPs, and those that it saves.
+    fn quantile(&self, sites: &[usize], aim: f64) -> (f64, f64) {
         let tokens = self.gates.sites.iter().map(Vec::len).max().unwrap_or_default();
-        let aim = share * sites.iter().map(|&site| self.of_site(site)).sum::<f64>();
         // Magnitudes have the order of their bits.
         let mut pairs: Vec<u64> = Vec::new();
         for (slot, &site) in sites.iter().enumerate() {
@@ -90,13 +102,15 @@ impl Weights<'_> {
                 let place = (pair & u64::from(u32::MAX)) as usize;
                 saved += self.saving(sites[place / tokens], place, &mut running);
             }
-            if saved >= aim {
-                let nearer = (saved - aim) < (aim - before);
-                return if nearer { above(gate(equal[0]), &pairs) } else { reached };
+            if saved >= aim && aim - before <= saved - aim {
+                return (reached, before);
             }
             reached = above(gate(equal[0]), &pairs);
+            if saved >= aim {
+                break;
+            }
         }
-        reached
+        (reached, saved)
     }
 
     /// Tokens of each sequence that have keys at each sub-layer, if those who skip have none.
@@ -141,6 +155,10 @@ mod tests {
         Gates { sites: sites.iter().map(|gates| gates.to_vec()).collect(), time }
     }
 
+    fn found(weights: &Weights, sites: &[usize], share: f64) -> f64 {
+        weights.quantiles(&[sites.to_vec()], share)[0]
+    }
+
     fn below(gates: &Gates, threshold: f64) -> usize {
         gates.sites.iter().flatten().filter(|&&gate| gate < threshold as f32).count()
     }
@@ -150,11 +168,11 @@ mod tests {
         let gates = gates(&[&[0.5, 0.1, 0.9, 0.3], &[0.2, 0.8, 0.4, 0.6]], 4);
         let weights = Weights { gates: &gates, savings: &[EVEN; 2] };
         for skipped in 0..=8 {
-            let threshold = weights.quantile(&[0, 1], f64::from(skipped) / 8.0);
+            let threshold = found(&weights, &[0, 1], f64::from(skipped) / 8.0);
             assert_eq!(below(&gates, threshold), skipped as usize, "{threshold}");
         }
-        assert_eq!(below(&gates, weights.quantile(&[0, 1], 0.3)), 2, "2.4 of 8");
-        assert_eq!(below(&gates, weights.quantile(&[0, 1], 0.35)), 3, "2.8 of 8");
+        assert_eq!(below(&gates, found(&weights, &[0, 1], 0.3)), 2, "2.4 of 8");
+        assert_eq!(below(&gates, found(&weights, &[0, 1], 0.35)), 3, "2.8 of 8");
     }
 
     #[test]
@@ -162,15 +180,29 @@ mod tests {
         let (low, high) = (0.25f32, 0.25f32.next_up());
         let gates = gates(&[&[high, low]], 2);
         let weights = Weights { gates: &gates, savings: &[EVEN] };
-        assert_eq!(below(&gates, weights.quantile(&[0], 0.5)), 1);
+        assert_eq!(below(&gates, found(&weights, &[0], 0.5)), 1);
     }
 
     #[test]
     fn what_is_equal_stays_together() {
         let gates = gates(&[&[0.5; 8]], 4);
         let weights = Weights { gates: &gates, savings: &[EVEN] };
-        assert_eq!(weights.quantile(&[0], 0.4), 0.0);
-        assert_eq!(below(&gates, weights.quantile(&[0], 0.6)), 8);
+        assert_eq!(found(&weights, &[0], 0.4), 0.0);
+        assert_eq!(below(&gates, found(&weights, &[0], 0.6)), 8);
+    }
+
+    #[test]
+    fn what_equal_gates_cannot_meet_is_left_to_the_next() {
+        let gates = gates(&[&[0.5; 4], &[0.1, 0.2, 0.3, 0.4]], 4);
+        let weights = Weights { gates: &gates, savings: &[EVEN; 2] };
+        for (share, skipped) in [(0.25, [0, 2]), (0.375, [0, 3]), (0.75, [4, 2])] {
+            let found = weights.quantiles(&[vec![0], vec![1]], share);
+            let below = |site: usize| {
+                let low = |gate: &&f32| **gate < found[site] as f32;
+                gates.sites[site].iter().filter(low).count()
+            };
+            assert_eq!([below(0), below(1)], skipped, "{share}: {found:?}");
+        }
     }
 
     #[test]
@@ -179,8 +211,8 @@ mod tests {
         let gates = gates(&[&[0.3, 0.4, 0.2, 0.1]], 4);
         let savings = [Saving { token: 0, key: 1, own_key: 0 }];
         let weights = Weights { gates: &gates, savings: &savings };
-        assert_eq!(below(&gates, weights.quantile(&[0], 0.4)), 1);
-        assert_eq!(below(&gates, weights.quantile(&[0], 0.7)), 2);
+        assert_eq!(below(&gates, found(&weights, &[0], 0.4)), 1);
+        assert_eq!(below(&gates, found(&weights, &[0], 0.7)), 2);
     }
 
     #[test]
@@ -189,7 +221,7 @@ mod tests {
         let gates = gates(&[&[0.1, 0.2, 0.3, 0.4]], 4);
         let savings = [Saving { token: 0, key: 1_000_000, own_key: 1 }];
         let weights = Weights { gates: &gates, savings: &savings };
-        assert_eq!(below(&gates, weights.quantile(&[0], 0.4)), 1);
-        assert_eq!(below(&gates, weights.quantile(&[0], 0.7)), 2);
+        assert_eq!(below(&gates, found(&weights, &[0], 0.4)), 1);
+        assert_eq!(below(&gates, found(&weights, &[0], 0.7)), 2);
     }
 }

@@ -145,7 +145,7 @@ fn gates_that_cannot_be_told_apart_are_reported_as_they_are() {
     // Fresh MGR has the same gates for every token.
     let decoder = Decoder::fresh(&config("mgr:streams=2"), 3, &Device::flex()).unwrap();
     let mut decoder = decoder.valid();
-    let aim = Aim { rate: 0.3, scope: Scope::Layer, shrink: 0.0, keys: SkippedKeys::Keep };
+    let aim = Aim { rate: 0.3, scope: Scope::Model, shrink: 0.0, keys: SkippedKeys::Keep };
     calibrated(&mut decoder, &[batch(3, 9)], &aim, &mut |_| {}).unwrap();
     let share = tally(&decoder, &[batch(3, 9)]).skipped_share(decoder.config());
     assert!(share == 0.0 || share > 0.6, "{share}");
