@@ -194,6 +194,32 @@ pub fn save(decoder: &Decoder, directory: &Path) -> Result<(), CheckpointError> 
     written
 }
 
+/// Changes the config of a model directory and leaves its weights alone. A reader sees the old config or the new
+/// one.
+pub fn replace_config(directory: &Path, config: &ModelConfig) -> Result<(), CheckpointError> {
+    let path = directory.join(CONFIG);
+    let beside = sibling(&path, "new");
+    let io = |reason| CheckpointError::Io { action: "write", path: path.clone(), reason };
+    let written = write_config(config, &beside)
+        .and_then(|()| fs::rename(&beside, &path).map_err(io))
+        .and_then(|()| File::open(directory).and_then(|place| place.sync_all()).map_err(io));
+    if written.is_err() {
+        // The first failure is what the user must know; leftovers are only untidy.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+fn write_config(config: &ModelConfig, path: &Path) -> Result<(), CheckpointError> {
+    let json = serde_json::to_string_pretty(config).map_err(|error| CheckpointError::Config {
+        path: path.into(),
+        reason: error.to_string(),
+    })?;
+    File::create(path)
+        .and_then(|mut file| file.write_all(json.as_bytes()).and_then(|()| file.sync_all()))
+        .map_err(|reason| CheckpointError::Io { action: "write", path: path.into(), reason })
+}
+
 fn sibling(directory: &Path, suffix: &str) -> PathBuf {
     let mut name = directory.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{suffix}-{}", std::process::id()));
@@ -217,12 +243,7 @@ fn write_all(decoder: &Decoder, staging: &Path) -> Result<(), CheckpointError> {
     };
     fs::create_dir_all(staging).map_err(write(staging))?;
 
-    let config = staging.join(CONFIG);
-    let json = serde_json::to_string_pretty(decoder.config()).map_err(|error| {
-        CheckpointError::Config { path: config.clone(), reason: error.to_string() }
-    })?;
-    let mut file = File::create(&config).map_err(write(&config))?;
-    file.write_all(json.as_bytes()).and_then(|()| file.sync_all()).map_err(write(&config))?;
+    write_config(decoder.config(), &staging.join(CONFIG))?;
 
     let weights = staging.join(WEIGHTS);
     let malformed = |reason| TensorFileError::Malformed { path: weights.clone(), reason };

@@ -24,7 +24,7 @@ mod tokenizer;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
-pub use checkpoint::{Checkpoint, CheckpointError, load, read_config, save};
+pub use checkpoint::{Checkpoint, CheckpointError, load, read_config, replace_config, save};
 pub use config::{ConfigError, DepthKv, MlpKind, ModelConfig};
 pub use cost::{ModelCost, ParameterGroup};
 pub use decoder::{Decoder, Pass, PassError, Tokens};
@@ -32,7 +32,7 @@ pub use device::{DEVICES, DeviceError, device_named};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
 pub use sampling::{Sampler, Sampling, SamplingError};
-pub use tally::{SiteTally, Tally};
+pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
 

@@ -110,9 +110,13 @@ impl Tally {
     /// Forward FLOPs: sub-layers as far as they ran, gates, and the head of every token.
     pub fn flops(&self, config: &ModelConfig) -> u64 {
         let head = 2 * (config.d_model * config.vocab_size) as u64 * self.tokens;
+        self.depth_flops(config) + head
+    }
+
+    /// The same without the head: what it takes to read a prompt, of whose logits only the last are wanted.
+    pub fn depth_flops(&self, config: &ModelConfig) -> u64 {
         let sites = self.sites.iter().enumerate();
-        sites.map(|(i, &s)| SiteFlops::of(config, Site::new(i)).total(s, self.tokens)).sum::<u64>()
-            + head
+        sites.map(|(i, &s)| SiteFlops::of(config, Site::new(i)).total(s, self.tokens)).sum()
     }
 
     /// The share of the FLOPs that can be skipped which were skipped: 0 if everybody ran everything, 1 if
@@ -129,14 +133,39 @@ impl Tally {
         if self.tokens == 0 { 0.0 } else { 1.0 - ran as f64 / self.tokens as f64 }
     }
 
+    /// The share of all sub-layer runs that were skipped.
+    pub fn skipped_runs(&self) -> f64 {
+        let all = self.tokens * self.sites.len() as u64;
+        let ran: u64 = self.sites.iter().map(|site| site.ran).sum();
+        if all == 0 { 0.0 } else { 1.0 - ran as f64 / all as f64 }
+    }
+
     fn skippable(&self, config: &ModelConfig) -> u64 {
-        let drops = config.residual.skipped_keys() == SkippedKeys::Drop;
         let each = self.sites.iter().enumerate().map(|(i, &site)| {
-            let flops = SiteFlops::of(config, Site::new(i));
-            let keyed = if drops { flops.keyed * site.keyed } else { 0 };
-            flops.ran * site.ran + flops.seen * site.seen + keyed
+            let Saving { token, key, own_key } = Saving::of(config, Site::new(i));
+            token * site.ran + key * site.seen + own_key * site.keyed
         });
         each.sum()
+    }
+}
+
+/// Forward FLOPs that are saved where a token skips a sub-layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saving {
+    /// In any case.
+    pub token: u64,
+    /// For each key that it would have seen.
+    pub key: u64,
+    /// For its own key and value, if those of tokens that skip are dropped.
+    pub own_key: u64,
+}
+
+impl Saving {
+    /// At a sub-layer.
+    pub fn of(config: &ModelConfig, site: Site) -> Self {
+        let flops = SiteFlops::of(config, site);
+        let drops = config.residual.skipped_keys() == SkippedKeys::Drop;
+        Self { token: flops.ran, key: flops.seen, own_key: if drops { flops.keyed } else { 0 } }
     }
 }
 

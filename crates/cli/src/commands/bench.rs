@@ -1,22 +1,25 @@
 //! `hadal bench`: how fast policies train and write here.
 
+mod entries;
+
 use crate::failure::Failure;
 use crate::model_file::read_shape;
 use crate::output::{Table, grouped};
 use clap::Args;
+use entries::{Asked, Entry, part, part_text, rate};
 use hadal_lab::bench::protocol::{DecodeTimes, StepTimes};
 use hadal_lab::bench::{
-    Activity, BenchError, DECODED, DecodeReport, Job, Measured, Shape, TrainingReport, WARM_UP,
-    alternate, serve,
+    Activity, BenchError, DECODED, DecodeReport, Job, Measured, Shape, SkipRate, SkipReport,
+    TrainingReport, WARM_UP, alternate, serve,
 };
-use hadal_residual::{Memory, ResidualConfig};
+use hadal_lab::skip::Promise;
+use hadal_residual::Memory;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufReader, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::str::FromStr;
 
 /// Measure how fast policies train or write, and what they take of this machine
 ///
@@ -29,12 +32,15 @@ Columns: median and best time of a step; tokens per second at both; median time 
   most memory of the process (Linux alone says it); the best f32 matrix product of 1024 x 1024 in the
   same process; the share of it that attention, MLPs and head use (MFU; what a policy adds does not
   count as use); and the median over the rounds of the time by that of the first policy.
+  With --skip: share of skippable FLOPs that was skipped; FLOPs by those of the same policy when nobody
+  skips; tokens read per second; and the share of the saved FLOPs that is saved time, (1 - time) / (1 - FLOPs).
 
 Examples:
   hadal bench
   hadal bench --residual prenorm --residual mgr:streams=8 --residual attnres
   hadal bench --model configs/micro.toml --batch 4 --seq 128 --json
-  hadal bench --decode --seq 512 --residual prenorm --residual mgr:streams=4")]
+  hadal bench --decode --seq 512 --residual prenorm --residual mgr:streams=4
+  hadal bench --residual nag --skip 0,0.25,0.5")]
 pub(crate) struct Bench {
     /// Settings of a run, a model's config (.json or .toml) or its directory [default: 8 blocks of
     /// 256, 4 heads, 512 tokens]
@@ -58,6 +64,9 @@ pub(crate) struct Bench {
     /// Measure reading a prompt and writing behind it, at a quarter, a half and all of --seq
     #[arg(long)]
     decode: bool,
+    /// Also run every policy that can skip at these shares of FLOPs, by thresholds for each sub-layer
+    #[arg(long, value_name = "RATE,..", value_delimiter = ',', allow_negative_numbers = true, value_parser = rate)]
+    skip: Vec<f64>,
     /// Use plain tensor operations alone, as on backends without fused ones
     #[arg(long)]
     plain: bool,
@@ -73,21 +82,9 @@ pub(crate) struct Bench {
     /// Make steps for another process (hadal_lab::bench::protocol)
     #[arg(long, hide = true)]
     worker: bool,
-}
-
-/// A policy and how it was written.
-#[derive(Clone, Debug)]
-struct Asked {
-    text: String,
-    residual: ResidualConfig,
-}
-
-impl FromStr for Asked {
-    type Err = <ResidualConfig as FromStr>::Err;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self { text: text.into(), residual: text.parse()? })
-    }
+    /// The worker's part in a comparison of skip rates
+    #[arg(long, hide = true, value_parser = part)]
+    part: Option<SkipRate>,
 }
 
 /// Beyond any machine, and small enough that products of such numbers fit.
@@ -120,27 +117,29 @@ impl Bench {
             let residual = shape.residual().clone();
             self.residual.push(Asked { text: residual.to_string(), residual });
         }
+        let entries = Entry::all(&self.residual, &self.skip)?;
         let jobs: Vec<Job> =
-            self.residual.iter().map(|asked| self.job(&shape, asked)).collect::<Result<_, _>>()?;
+            entries.iter().map(|entry| self.job(&shape, entry)).collect::<Result<_, _>>()?;
         if self.worker {
             let [job] = jobs.as_slice() else {
                 return Err(Failure::usage("a worker has one policy; say --residual once"));
             };
-            serve(job, BufReader::new(io::stdin()), io::stdout()).map_err(failed)?;
+            let job = Job { skip: self.part.unwrap_or_default(), ..job.clone() };
+            serve(&job, BufReader::new(io::stdin()), io::stdout()).map_err(failed)?;
         } else if self.decode {
-            self.report_decoding(&jobs)?;
+            self.report_decoding(&entries, &jobs)?;
         } else {
-            self.report_training(&jobs)?;
+            self.report_training(&entries, &jobs)?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn job(&self, shape: &Shape, asked: &Asked) -> Result<Job, Failure> {
+    fn job(&self, shape: &Shape, entry: &Entry) -> Result<Job, Failure> {
         let (activity, longest) = match self.decode {
             false => (Activity::Training, self.seq),
             true => (Activity::Decoding, self.seq + DECODED),
         };
-        let model = shape.model(Some(&asked.residual), longest);
+        let model = shape.model(Some(&entry.asked.residual), longest);
         // Weights are made up, so a start that Eq. 14 does not have is no reason to refuse.
         model.check().map_err(|error| match &self.model {
             Some(path) => Failure::usage(format!("{}: {error}", path.display())),
@@ -155,19 +154,22 @@ impl Bench {
             threads: self.threads,
             plain: self.plain,
             memory: Memory { inversion, recompute: self.recompute },
+            skip: entry.skip,
         })
     }
 
-    /// Has a process of its own for each policy make its steps.
-    fn measure<T: DeserializeOwned>(&self) -> Result<Vec<Measured<T>>, Failure> {
+    /// Has a process of its own for each entry make its steps.
+    fn measure<T: DeserializeOwned>(&self, entries: &[Entry]) -> Result<Vec<Measured<T>>, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find the program itself: {error}")))?;
-        let commands: Vec<_> = self
-            .residual
+        let commands: Vec<_> = entries
             .iter()
-            .map(|asked| {
+            .map(|entry| {
                 let mut command = Command::new(&program);
-                command.args(["bench", "--worker", "--residual", &asked.text]);
+                command.args(["bench", "--worker", "--residual", &entry.asked.text]);
+                if let Some(part) = part_text(entry.skip) {
+                    command.args(["--part", &part]);
+                }
                 if let Some(path) = &self.model {
                     command.arg("--model").arg(path);
                 }
@@ -184,7 +186,7 @@ impl Bench {
                 ] {
                     command.args(given.then_some(flag));
                 }
-                (asked.text.clone(), command)
+                (entry.name(), command)
             })
             .collect();
         let bar = progress_bar(commands.len() * (WARM_UP + self.steps));
@@ -193,16 +195,17 @@ impl Bench {
         measured.map_err(failed)
     }
 
-    fn report_training(&self, jobs: &[Job]) -> Result<(), Failure> {
-        let measured = self.measure::<StepTimes>()?;
-        let reports = self.residual.iter().zip(jobs).zip(&measured).map(|((asked, job), this)| {
-            TrainingReport::of(&asked.text, job, this, &measured[0]).map_err(Failure::usage)
+    fn report_training(&self, entries: &[Entry], jobs: &[Job]) -> Result<(), Failure> {
+        let measured = self.measure::<StepTimes>(entries)?;
+        let reports = entries.iter().zip(jobs).zip(&measured).map(|((entry, job), this)| {
+            let (first, dense) = (&measured[0], &measured[entry.dense]);
+            TrainingReport::of(&entry.name(), job, this, first, dense).map_err(Failure::usage)
         });
         let reports = reports.collect::<Result<Vec<_>, _>>()?;
         if self.json {
             return print_lines(&reports);
         }
-        let mut table = Table::new(&[
+        let mut head = vec![
             "policy",
             ">step ms",
             ">best",
@@ -215,9 +218,15 @@ impl Bench {
             ">sgemm GFLOP/s",
             ">MFU",
             ">time",
-        ]);
+        ];
+        if !self.skip.is_empty() {
+            let more =
+                [">skipped", ">FLOPs", ">kept", ">prefill tokens/s", ">time", ">FLOPs", ">kept"];
+            head.extend(more);
+        }
+        let mut table = Table::new(&head);
         for report in &reports {
-            table.row([
+            let mut row = vec![
                 report.kind.clone(),
                 milliseconds(report.step_ms_median),
                 milliseconds(report.step_ms_best),
@@ -230,16 +239,24 @@ impl Bench {
                 format!("{:.1}", report.gemm_gflops),
                 format!("{:.1} %", 100.0 * report.mfu),
                 format!("{:.3}x", report.ratio),
-            ]);
+            ];
+            if let Some(prefill) = report.prefill_tokens_per_second {
+                let skip = report.skip.as_ref();
+                let [_, flops, kept] = cells(skip.and_then(|skip| skip.training));
+                row.extend([skipped(skip), flops, kept, whole(prefill)]);
+                row.extend(cells(skip.and_then(|skip| skip.prefill)));
+            }
+            table.row(row);
         }
         self.print(jobs, &table, &format!("{} sequences of {}", self.batch, self.seq))
     }
 
-    fn report_decoding(&self, jobs: &[Job]) -> Result<(), Failure> {
-        let measured = self.measure::<DecodeTimes>()?;
-        let reports = self.residual.iter().zip(jobs).zip(&measured);
-        let reports: Vec<_> =
-            reports.map(|((asked, job), this)| DecodeReport::of(&asked.text, job, this)).collect();
+    fn report_decoding(&self, entries: &[Entry], jobs: &[Job]) -> Result<(), Failure> {
+        let measured = self.measure::<DecodeTimes>(entries)?;
+        let reports = entries.iter().zip(jobs).zip(&measured).map(|((entry, job), this)| {
+            DecodeReport::of(&entry.name(), job, this, &measured[entry.dense])
+        });
+        let reports: Vec<_> = reports.collect();
         if self.json {
             return print_lines(&reports);
         }
@@ -249,6 +266,10 @@ impl Bench {
         let mut head = vec!["policy", ">prefill tokens/s", ">decode tokens/s"];
         head.extend(behind.iter().map(String::as_str));
         head.push(">MB");
+        if !self.skip.is_empty() {
+            let more = [">skipped", ">time", ">FLOPs", ">kept", ">decode time", ">FLOPs", ">kept"];
+            head.extend(more);
+        }
         let mut table = Table::new(&head);
         for report in &reports {
             let mut row = vec![
@@ -258,6 +279,12 @@ impl Bench {
             ];
             row.extend(report.contexts.iter().map(|context| milliseconds(context.ms)));
             row.push(megabytes(report.peak_rss_mb));
+            if !self.skip.is_empty() {
+                let skip = report.skip.as_ref();
+                row.push(skipped(skip));
+                row.extend(cells(skip.and_then(|skip| skip.prefill)));
+                row.extend(cells(skip.and_then(|skip| skip.decode)));
+            }
             table.row(row);
         }
         self.print(jobs, &table, &format!("a prompt of {}", self.seq))
@@ -285,6 +312,7 @@ impl Bench {
 fn failed(error: BenchError) -> Failure {
     match error {
         BenchError::Model(_) => Failure::usage(error),
+        BenchError::Skip(error) if error.is_usage() => Failure::usage(error),
         _ => Failure::failed(error),
     }
 }
@@ -308,6 +336,17 @@ fn print_lines(reports: &[impl Serialize]) -> Result<(), Failure> {
         writeln!(out, "{line}")?;
     }
     Ok(())
+}
+
+fn skipped(skip: Option<&SkipReport>) -> String {
+    skip.map_or(String::new(), |skip| format!("{:.1} %", 100.0 * skip.skipped_share))
+}
+
+/// Time and FLOPs by those when nobody skips, and how much of the promise is kept.
+fn cells(promise: Option<Promise>) -> [String; 3] {
+    let Some(Promise { flop_ratio, time_ratio, kept }) = promise else { return Default::default() };
+    let kept = kept.map_or(String::new(), |kept| format!("{kept:.2}"));
+    [format!("{time_ratio:.3}x"), format!("{flop_ratio:.3}x"), kept]
 }
 
 fn milliseconds(ms: f64) -> String {
@@ -335,13 +374,5 @@ mod tests {
         }
         assert_eq!(threads("1024"), Ok(MOST_THREADS));
         assert!(threads("1025").is_err());
-    }
-
-    #[test]
-    fn a_policy_keeps_the_form_in_which_it_was_written() {
-        let asked: Asked = "mgr:streams=8".parse().unwrap();
-        assert_eq!(asked.text, "mgr:streams=8");
-        assert_eq!(asked.residual.to_string(), "mgr:streams=8,gate=competitive");
-        assert!("mrg".parse::<Asked>().is_err());
     }
 }

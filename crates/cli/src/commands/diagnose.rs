@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::output::print_json;
 use clap::Args;
 use hadal_lab::diagnose::{
-    DiagnoseError, Diagnosis, Kind, MASSIVE, Options, Samples, Subject, Summary, diagnose, overlay,
-    write,
+    DiagnoseError, Diagnosis, Kind, MASSIVE, Options, Samples, SkipsSummary, Subject, Summary,
+    diagnose, overlay, write,
 };
 use hadal_lab::pool::{in_pool, start_pool};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,6 +32,7 @@ Diagnostics for --only:
   pools        what readings are pooled from
   lanes        NAG's gains, rotations, norm and temperature
   sink         attention on the first token
+  skips        who skips what: by depth, by kind, by position and by token
 
 Examples:
   hadal diagnose runs/nano-mgr-0
@@ -207,6 +208,30 @@ fn show(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
             lanes.rotation,
             100.0 * lanes.large_gains
         )?;
+    }
+    if let Some(skips) = &summary.skips {
+        show_skips(skips, out)?;
+    }
+    Ok(())
+}
+
+fn show_skips(skips: &SkipsSummary, out: &mut impl Write) -> io::Result<()> {
+    let percent = |share: Option<f64>| {
+        share.map_or("none".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+    };
+    writeln!(
+        out,
+        "  skipped       {} of the FLOPs that can be; {} of attention, {} of MLPs",
+        percent(Some(skips.flops)),
+        percent(skips.attention),
+        percent(skips.mlp)
+    )?;
+    for (which, tokens) in [("most", &skips.most), ("least", &skips.least)] {
+        let named = tokens.iter().map(|t| format!("{} {}", t.name(), percent(Some(t.skipped))));
+        let named: Vec<String> = named.collect();
+        if !named.is_empty() {
+            writeln!(out, "  skip {which:<9}{}", named.join(", "))?;
+        }
     }
     Ok(())
 }

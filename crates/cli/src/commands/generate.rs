@@ -7,6 +7,7 @@ use hadal_model::{
     Checkpoint, DEVICES, Generated, Limits, Sampler, Sampling, StopReason, TextStream, Tokenizer,
     device_named, generate, load,
 };
+use hadal_residual::{Skipping, Thresholds};
 use serde_json::json;
 use std::io::{self, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
@@ -22,7 +23,8 @@ use std::process::ExitCode;
 Examples:
   hadal generate DIR --prompt 'Once upon a time' --max-tokens 200
   echo 'Once upon a time' | hadal generate DIR --temperature 0.8 --top-p 0.95 --seed 7
-  hadal generate DIR --prompt '' --json")]
+  hadal generate DIR --prompt '' --json
+  hadal generate DIR --prompt 'Once upon a time' --skip-threshold 0.1")]
 pub(crate) struct Generate {
     /// Directory with the model
     directory: PathBuf,
@@ -50,6 +52,9 @@ pub(crate) struct Generate {
     /// Where to run; all but flex, the CPU, are cargo features
     #[arg(long, default_value = "flex", value_parser = DEVICES)]
     device: String,
+    /// Let tokens skip sub-layers whose gate is smaller than this; 0 lets nobody skip [default: the model's own]
+    #[arg(long, value_name = "GATE", allow_negative_numbers = true)]
+    skip_threshold: Option<f64>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -67,8 +72,9 @@ impl Generate {
         let device = device_named(&self.device).map_err(Failure::usage)?;
         let prompt = self.prompt_text()?;
         let spinner = spinner(format!("loading {}", self.directory.display()));
-        let checkpoint = load(&self.directory, &device).map_err(Failure::failed)?;
+        let mut checkpoint = load(&self.directory, &device).map_err(Failure::failed)?;
         spinner.finish_and_clear();
+        self.set_skipping(&mut checkpoint)?;
         let tokenizer = self.tokenizer(&checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;
 
@@ -89,6 +95,19 @@ impl Generate {
             report(&generated)?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// One threshold in the place of the model's, if one was named.
+    fn set_skipping(&self, checkpoint: &mut Checkpoint) -> Result<(), Failure> {
+        let Some(threshold) = self.skip_threshold else { return Ok(()) };
+        let own = checkpoint.decoder.config().residual.skipping();
+        let thresholds = Thresholds::One(threshold);
+        let skipping = match own {
+            Some(own) => Skipping { thresholds, ..own },
+            None => Skipping::below(threshold),
+        };
+        let skipping = (threshold != 0.0).then_some(skipping);
+        checkpoint.decoder.skip(skipping).map_err(Failure::usage)
     }
 
     fn prompt_text(&self) -> Result<String, Failure> {

@@ -11,6 +11,7 @@ mod parity;
 mod policies;
 mod report;
 mod serve;
+mod skip;
 mod train;
 
 use crate::failure::Failure;
@@ -23,6 +24,7 @@ pub(crate) enum Command {
     Compare(compare::Compare),
     Train(train::Train),
     Diagnose(diagnose::Diagnose),
+    Skip(skip::Skip),
     Report(report::Report),
     Serve(serve::Serve),
     Data(data::Data),
@@ -41,6 +43,7 @@ impl Command {
             Self::Compare(command) => command.run(),
             Self::Train(command) => command.run(),
             Self::Diagnose(command) => command.run(),
+            Self::Skip(command) => command.run(),
             Self::Report(command) => command.run(),
             Self::Serve(command) => command.run(),
             Self::Data(command) => command.run(),

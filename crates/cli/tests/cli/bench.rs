@@ -99,9 +99,39 @@ fn decoding_is_told_at_every_context() {
 }
 
 #[test]
+fn skip_rates_are_entries_of_their_own() {
+    let options = ["--residual", "prenorm", "--residual", "nag", "--skip", "0,0.5", "--json"];
+    for decode in [false, true] {
+        let options = [&options[..], if decode { &["--decode"] } else { &[] }].concat();
+        let reports = lines(&bench(&options).succeeded());
+        let kinds: Vec<_> = reports.iter().map(|report| report["kind"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["prenorm", "nag", "nag+skip0", "nag+skip0.5"]);
+        for report in &reports[..2] {
+            assert_eq!(report.get("skip"), None);
+            assert_positive(report, &["prefill_tokens_per_second"]);
+        }
+        let skip = &reports[3]["skip"];
+        assert_eq!(skip["rate"], 0.5);
+        let share = skip["skipped_share"].as_f64().unwrap();
+        assert!((share - 0.5).abs() < 0.3, "{skip}");
+        assert_eq!(reports[2]["skip"]["skipped_share"], 0.0);
+        for part in if decode { ["prefill", "decode"] } else { ["training", "prefill"] } {
+            let ratio = skip[part]["flop_ratio"].as_f64().unwrap();
+            assert!(ratio > 0.0 && ratio < 1.0, "{part} of {skip}");
+            assert!(skip[part]["time_ratio"].as_f64().unwrap() > 0.0);
+            assert!(skip[part]["kept"].is_f64());
+        }
+    }
+}
+
+#[test]
 fn people_see_a_table() {
     let text = bench(&POLICIES).succeeded().stdout;
     for part in ["3 blocks of 16", "tokens/s", "MFU", "prenorm", "mgr:streams=2", "1.000x"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let text = bench(&["--residual", "nag", "--skip", "0.25"]).succeeded().stdout;
+    for part in ["nag+skip0.25", "kept", "prefill tokens/s"] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
     let text = bench(&["--decode"]).succeeded().stdout;
@@ -126,6 +156,8 @@ fn what_makes_no_sense_is_refused() {
     run(command("bench").args(["--residual", "mrg"])).refused(2, &["mrg", "prenorm", "mgr"]);
     run(command("bench").args(["--residual", "mgr:streams=0"]))
         .refused(2, &["at least one stream"]);
+    run(command("bench").args(["--skip", "1"])).refused(2, &["--skip", "less than 1"]);
+    run(command("bench").args(["--skip", "0.5"])).refused(2, &["--skip", "prenorm"]);
     run(command("bench").args(["--fast"])).refused(2, &["--fast"]);
     run(command("bench").args(["--model", "nowhere"])).refused(2, &["cannot read nowhere"]);
     let (_directory, path) = tiny();

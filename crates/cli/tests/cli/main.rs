@@ -9,13 +9,14 @@ mod inspect;
 mod parity;
 mod policies;
 mod report;
+mod skip;
 mod support;
 
 use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "policies",
     "parity",
     "inspect",
@@ -26,6 +27,7 @@ const COMMANDS: [&str; 10] = [
     "diagnose",
     "report",
     "serve",
+    "skip",
 ];
 
 #[test]

@@ -34,6 +34,7 @@ mod tests;
 use super::{Gradient, Skip, Stream, TILE};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
+use crate::work;
 use backward::{Back, Scratch, TileGradient};
 use modulator::{Gain, Modulator, Order};
 use rayon::prelude::*;
@@ -198,6 +199,9 @@ impl Stream for Nag {
         let values = write.values();
         let tokens = values.len() / width;
         let (log_gain, modulator) = self.parse(self.junction, params);
+        if modulator.is_some() {
+            work::add(2 * self.directions * values.len());
+        }
         let mut answer = room(values.len());
         let Lanes { direction: before, log_norm } = std::mem::take(&mut self.lanes);
         let direction = match std::mem::take(&mut self.spare) {

@@ -1,11 +1,12 @@
 //! Reading a prompt and writing behind it, timed.
 
 use super::error::BenchError;
-use super::job::Job;
-use super::protocol::{ContextTimes, DecodeTimes};
-use super::tokens::tokens;
+use super::job::{Job, SkipRate};
+use super::protocol::{ContextTimes, DecodeTimes, Work};
+use super::skip::let_skip;
+use super::tokens::{batch, tokens};
 use super::weights::made_up;
-use hadal_model::{Cache, Decoder, Device, Pass, PassError, Tokens};
+use hadal_model::{Cache, Decoder, Device, Pass, PassError, Tally, Tokens};
 use std::time::Instant;
 
 /// Tokens written behind each context. The first one is not timed: it makes room in the cache.
@@ -22,36 +23,45 @@ pub fn contexts(seq: usize) -> Vec<usize> {
 pub(super) struct Decoding {
     decoder: Decoder,
     seq: usize,
+    compared: bool,
 }
 
 impl Decoding {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
         // Nothing is learned, so nothing has to be remembered for a backward pass.
-        let decoder = made_up(&job.model, &Device::flex())?;
-        Ok(Self { decoder, seq: job.seq })
+        let mut decoder = made_up(job, &Device::flex())?;
+        // The prompt that will be read.
+        let_skip(&mut decoder, job, &[batch(0, 1, job.seq, job.model.vocab_size)])?;
+        Ok(Self { decoder, seq: job.seq, compared: job.skip != SkipRate::Unasked })
     }
 
     /// Reads a prompt of every length, and writes behind it.
     pub(super) fn step(&self) -> Result<DecodeTimes, BenchError> {
         let ids = tokens(0, self.seq + DECODED, self.decoder.config().vocab_size);
-        let mut prefill_ms = 0.0;
+        let (mut prefill_ms, mut reading, mut writing) = (0.0, None, None);
         let contexts = contexts(self.seq).into_iter().map(|context| {
             let (prompt, rest) = ids.split_at(context);
             let mut cache = Cache::new(self.decoder.config());
+            let [mut read, mut wrote] = [Tally::default(), Tally::default()];
             // The longest comes last.
-            prefill_ms = self.read(prompt, &mut cache)?;
-            let written = rest[..DECODED].chunks(1).map(|token| self.read(token, &mut cache));
+            prefill_ms = self.read(prompt, &mut cache, &mut read)?;
+            let tokens = rest[..DECODED].chunks(1);
+            let written = tokens.map(|token| self.read(token, &mut cache, &mut wrote));
             let ms = written.skip(1).collect::<Result<_, PassError>>()?;
+            let config = self.decoder.config();
+            reading = self.compared.then(|| Work::depth(&read, config));
+            writing = self.compared.then(|| Work::whole(&wrote, config));
             Ok(ContextTimes { context, ms })
         });
         let contexts = contexts.collect::<Result<_, PassError>>()?;
-        Ok(DecodeTimes { prefill_ms, contexts })
+        Ok(DecodeTimes { prefill_ms, contexts, reading, writing })
     }
 
     /// Everything that is timed: from tokens to the logits of the next one, in milliseconds.
-    fn read(&self, ids: &[u32], cache: &mut Cache) -> Result<f64, PassError> {
+    fn read(&self, ids: &[u32], cache: &mut Cache, tally: &mut Tally) -> Result<f64, PassError> {
+        let tally = self.compared.then_some(tally);
         let started = Instant::now();
-        let pass = Pass { cache: Some(cache), only_last: true, ..Pass::default() };
+        let pass = Pass { cache: Some(cache), only_last: true, tally, ..Pass::default() };
         let logits = self.decoder.logits(&Tokens::row(ids), pass)?;
         let logits: Vec<f32> = logits.try_into_vec_as().unwrap_or_default();
         std::hint::black_box(&logits);
@@ -82,5 +92,18 @@ mod tests {
             assert_eq!(context.ms.len(), DECODED - 1);
             assert!(context.ms.iter().all(|&ms| ms > 0.0));
         }
+        assert_eq!((times.reading, times.writing), (None, None));
+    }
+
+    #[test]
+    fn reading_and_writing_skip_work() {
+        let mut job = job("nag");
+        job.skip = SkipRate::Rate(0.5);
+        job.seq = 64;
+        job.model.max_seq_len = job.seq + DECODED;
+        let times = Decoding::new(&job).unwrap().step().unwrap();
+        let (reading, writing) = (times.reading.unwrap(), times.writing.unwrap());
+        assert!((reading.skipped_share - 0.5).abs() < 0.1, "{reading:?}");
+        assert!(writing.skipped_share > 0.1 && writing.flop_ratio < 1.0, "{writing:?}");
     }
 }

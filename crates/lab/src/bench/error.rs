@@ -1,5 +1,6 @@
 //! Why nothing was measured.
 
+use crate::skip::SkipError;
 use hadal_model::{ConfigError, PassError};
 use std::io;
 
@@ -12,6 +13,9 @@ pub enum BenchError {
     /// The model cannot be run.
     #[error(transparent)]
     Pass(#[from] PassError),
+    /// There are no thresholds.
+    #[error(transparent)]
+    Skip(#[from] SkipError),
     /// Times of numbers that are none mean nothing.
     #[error("the loss is {loss} after {steps} steps, so its times would mean nothing")]
     NotFinite {

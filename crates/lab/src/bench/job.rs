@@ -13,6 +13,18 @@ pub enum Activity {
     Decoding,
 }
 
+/// The part that a job has in a comparison of skip rates.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum SkipRate {
+    /// None: nothing is compared.
+    #[default]
+    Unasked,
+    /// The same model when nobody skips.
+    Dense,
+    /// Every sub-layer is skipped for this share of its FLOPs.
+    Rate(f64),
+}
+
 /// What a worker does.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -30,6 +42,8 @@ pub struct Job {
     pub plain: bool,
     /// What the backward pass keeps.
     pub memory: Memory,
+    /// Who skips.
+    pub skip: SkipRate,
 }
 
 impl Job {

@@ -33,6 +33,30 @@ pub struct StepTimes {
     pub optimizer_ms: f64,
     /// The loss, to see that something was learned.
     pub loss: f64,
+    /// What the step took, where skip rates are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
+    /// The same tokens read without gradients, where skip rates are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reading: Option<Reading>,
+}
+
+/// What skipping left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// FLOPs by those when nobody skips.
+    pub flop_ratio: f64,
+    /// Share of the FLOPs that can be skipped which were.
+    pub skipped_share: f64,
+}
+
+/// A pass to the last logits.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Its time.
+    pub ms: f64,
+    /// What it took.
+    pub work: Work,
 }
 
 /// One text: a prompt read and some tokens written, at several lengths of context.
@@ -42,6 +66,12 @@ pub struct DecodeTimes {
     pub prefill_ms: f64,
     /// By length of context, shortest first.
     pub contexts: Vec<ContextTimes>,
+    /// What reading the longest prompt took, where skip rates are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reading: Option<Work>,
+    /// What writing behind it took, where skip rates are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writing: Option<Work>,
 }
 
 /// Tokens written behind a context.

@@ -1,6 +1,6 @@
 //! A model that is quick to build and to run.
 
-use super::job::{Activity, Job};
+use super::job::{Activity, Job, SkipRate};
 use super::shape::Shape;
 use hadal_model::ModelConfig;
 use hadal_residual::Memory;
@@ -25,5 +25,6 @@ pub(super) fn job(policy: &str) -> Job {
         threads: 2,
         plain: false,
         memory: Memory::default(),
+        skip: SkipRate::Unasked,
     }
 }

@@ -36,7 +36,7 @@ pub enum DiagnoseError {
         path: PathBuf,
     },
     /// The data is too short.
-    #[error("{} holds {tokens} tokens, but a diagnosis needs at least {least}; name a longer text with --data", path.display())]
+    #[error("{} holds {tokens} tokens, but at least {least} are needed; name a longer text with --data", path.display())]
     TooShort {
         /// The data.
         path: PathBuf,

@@ -41,7 +41,8 @@ fn json(path: &Path, value: &impl Serialize) -> Result<(), DiagnoseError> {
     whole(path, text.as_bytes())
 }
 
-fn whole(path: &Path, content: &[u8]) -> Result<(), DiagnoseError> {
+/// Puts a file in its place when all of it is written.
+pub(crate) fn whole(path: &Path, content: &[u8]) -> Result<(), DiagnoseError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     let beside = path.with_file_name(name);

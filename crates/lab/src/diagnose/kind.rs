@@ -26,11 +26,13 @@ pub enum Kind {
     Lanes,
     /// Attention on the first token.
     Sink,
+    /// Who skips what.
+    Skips,
 }
 
 impl Kind {
     /// Every diagnostic, in the order of the report.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Output,
         Self::Gradients,
         Self::Writes,
@@ -41,6 +43,7 @@ impl Kind {
         Self::Pools,
         Self::Lanes,
         Self::Sink,
+        Self::Skips,
     ];
 
     /// Its name on the command line.
@@ -56,6 +59,7 @@ impl Kind {
             Self::Pools => "pools",
             Self::Lanes => "lanes",
             Self::Sink => "sink",
+            Self::Skips => "skips",
         }
     }
 

@@ -27,7 +27,6 @@ pub(crate) struct Lanes {
     sizes: Vec<Mean>,
     angles: Vec<Spread>,
     growth: Vec<Mean>,
-    skipped: Vec<Mean>,
     large: Mean,
     /// Logarithm of the norm in front of the first sub-layer, of this batch.
     entry: Vec<f64>,
@@ -68,7 +67,6 @@ impl Lanes {
             sizes: vec![Mean::default(); sites],
             angles: vec![Spread::default(); sites],
             growth: vec![Mean::default(); sites],
-            skipped: vec![Mean::default(); sites],
             large: Mean::default(),
             entry: Vec::new(),
             temperatures: Vec::new(),
@@ -133,8 +131,7 @@ fn temperatures(
 
 impl Diagnostic for Lanes {
     fn wants(&self, signal: Signal) -> bool {
-        use Signal::{Embedding, Gain, LogNorm, Skipped};
-        matches!(signal, Embedding | Gain | LogNorm | Skipped)
+        matches!(signal, Signal::Embedding | Signal::Gain | Signal::LogNorm)
     }
 
     fn see(&mut self, place: Place, signal: Signal, values: &Values) {
@@ -158,9 +155,6 @@ impl Diagnostic for Lanes {
                 for (norm, entry) in values.all().iter().zip(&self.entry) {
                     self.growth[index].add((f64::from(*norm) - entry).exp());
                 }
-            }
-            Signal::Skipped => {
-                values.all().iter().for_each(|&s| self.skipped[index].add(s.into()));
             }
             _ => {}
         }
@@ -233,15 +227,6 @@ impl Diagnostic for Lanes {
             ],
         );
         let mut figures = vec![gain, rotation, growth];
-        if self.skipped.iter().any(|mean| mean.get().is_some()) {
-            let words = Words {
-                name: "nag-skipped",
-                title: "NAG: skipped tokens by sub-layer",
-                caption: "Share of tokens whose gain is below the threshold, so that they pass the sub-layer unchanged.",
-            };
-            let series = vec![line("skipped", self.skipped.iter().map(Mean::get))];
-            figures.push(words.lines(site_axis(), Axis::new("share of tokens"), series));
-        }
         if !self.temperatures.is_empty() {
             let (x, y) = self.temperatures.iter().map(|(s, loss)| ((-s).exp(), *loss)).unzip();
             let series = vec![Points { name: "tokens".into(), x, y, labels: Vec::new() }];

@@ -19,6 +19,7 @@ mod overlay;
 mod removal;
 mod samples;
 mod sink;
+mod skips;
 mod subject;
 mod summary;
 mod sums;
@@ -30,12 +31,15 @@ mod writes;
 mod xiong;
 
 pub use error::DiagnoseError;
+pub(crate) use files::whole;
 pub use files::write;
 pub use kind::Kind;
 pub use overlay::overlay;
 pub use samples::Samples;
 pub use subject::Subject;
-pub use summary::{LanesSummary, Largest, MASSIVE, Removal, Summary, USELESS};
+pub use summary::{
+    LanesSummary, Largest, MASSIVE, Removal, SkipsSummary, Summary, TokenSkips, USELESS,
+};
 
 use activations::Activations;
 use burn::module::Module;
@@ -49,6 +53,7 @@ use lanes::Lanes;
 use output::Output;
 use removal::Removals;
 use sink::Sink;
+use skips::Skips;
 use watch::watch;
 use writes::Writes;
 use xiong::Bounds;
@@ -99,7 +104,7 @@ pub(crate) fn look(
 ) -> Result<Diagnosis, DiagnoseError> {
     let config = decoder.config();
     let plain = decoder.valid();
-    let mut diagnostics = diagnostics(&plain, options);
+    let mut diagnostics = diagnostics(&plain, samples, options);
     let learns = diagnostics.iter().any(|diagnostic| diagnostic.wants_gradients());
     let batches = samples.batches(options.batches);
     let passes = batches * (1 + diagnostics.iter().map(|d| d.passes()).sum::<usize>());
@@ -141,7 +146,11 @@ pub(crate) fn look(
 }
 
 /// Those that were asked for and that the model has something to show to.
-fn diagnostics(decoder: &Decoder, options: &Options) -> Vec<Box<dyn Diagnostic>> {
+fn diagnostics(
+    decoder: &Decoder,
+    samples: &Samples,
+    options: &Options,
+) -> Vec<Box<dyn Diagnostic>> {
     let config = decoder.config();
     let blocks = config.n_layers;
     let bounds = || Bounds::new(&config.residual, blocks);
@@ -164,6 +173,7 @@ fn diagnostics(decoder: &Decoder, options: &Options) -> Vec<Box<dyn Diagnostic>>
                     Box::new(Lanes::new(alphas, log_gain))
                 }
                 Kind::Sink => Box::new(Sink::new(blocks)),
+                Kind::Skips => Box::new(Skips::new(config, samples.tokenizer())),
             })
         })
         .collect()

@@ -26,6 +26,8 @@ pub struct Samples<'a> {
     seq_len: usize,
     /// Sequences that there are; as many as one likes if none.
     available: Option<u64>,
+    /// Of data that is not a run's own.
+    tokenizer: Option<Tokenizer>,
 }
 
 #[derive(Debug)]
@@ -45,7 +47,8 @@ impl<'a> Samples<'a> {
             (None, Some(config)) => {
                 let feed = Feed::open(config)?;
                 let (seq_len, available) = (feed.seq_len(), feed.held_out_sequences());
-                Ok(Samples { source: Source::Own(Box::new(feed)), seq_len, available })
+                let source = Source::Own(Box::new(feed));
+                Ok(Samples { source, seq_len, available, tokenizer: None })
             }
             (None, None) => Err(DiagnoseError::NoData { path: subject.path.clone() }),
         }
@@ -54,14 +57,23 @@ impl<'a> Samples<'a> {
     /// The held-out data of a run in progress.
     pub(crate) fn lent(feed: &'a Feed) -> Self {
         let (seq_len, available) = (feed.seq_len(), feed.held_out_sequences());
-        Self { source: Source::Lent(feed), seq_len, available }
+        Self { source: Source::Lent(feed), seq_len, available, tokenizer: None }
     }
 
     /// These tokens, in sequences of this length.
     #[cfg(test)]
     pub(crate) fn tokens(ids: Vec<u32>, seq_len: usize) -> Samples<'static> {
         let available = Some((ids.len() as u64 - 1) / seq_len as u64);
-        Samples { source: Source::Tokens(ids), seq_len, available }
+        Samples { source: Source::Tokens(ids), seq_len, available, tokenizer: None }
+    }
+
+    /// What the tokens mean, if they mean a text.
+    pub(crate) fn tokenizer(&self) -> Option<Tokenizer> {
+        match &self.source {
+            Source::Own(feed) => feed.tokenizer().ok()?,
+            Source::Lent(feed) => feed.tokenizer().ok()?,
+            Source::Shards(_) | Source::Tokens(_) => self.tokenizer.clone(),
+        }
     }
 
     /// Sequences of one pass.
@@ -117,6 +129,7 @@ impl<'a> Samples<'a> {
         path: &Path,
         tokens: u64,
         subject: &Subject,
+        tokenizer: Option<Tokenizer>,
     ) -> Result<Samples<'static>, DiagnoseError> {
         const LEAST: u64 = 3;
         if tokens < LEAST {
@@ -127,7 +140,7 @@ impl<'a> Samples<'a> {
         // A text shorter than a sequence is one sequence.
         let seq_len = most.min(tokens - 1);
         let available = Some((tokens - 1) / seq_len);
-        Ok(Samples { source, seq_len: seq_len as usize, available })
+        Ok(Samples { source, seq_len: seq_len as usize, available, tokenizer })
     }
 }
 
@@ -147,7 +160,9 @@ fn prepared(subject: &Subject, path: &Path) -> Result<Samples<'static>, Diagnose
         }
     }
     let tokens = set.len();
-    Samples::windows(Source::Shards(Box::new(set)), path, tokens, subject)
+    // Without one there is still something to see: numbers of tokens instead of words.
+    let tokenizer = tokenizer(subject).ok();
+    Samples::windows(Source::Shards(Box::new(set)), path, tokens, subject, tokenizer)
 }
 
 fn text(subject: &Subject, path: &Path) -> Result<Samples<'static>, DiagnoseError> {
@@ -173,7 +188,7 @@ fn text(subject: &Subject, path: &Path) -> Result<Samples<'static>, DiagnoseErro
         return Err(DiagnoseError::Vocabulary { path, data, model });
     }
     let tokens = ids.len() as u64;
-    Samples::windows(Source::Tokens(ids), path, tokens, subject)
+    Samples::windows(Source::Tokens(ids), path, tokens, subject, Some(tokenizer))
 }
 
 /// The model's own tokenizer: beside it, with its data, or bytes if it can be nothing else.

@@ -45,6 +45,15 @@ impl Subject {
         self.decoder.config()
     }
 
+    /// Where its model is, if it has more than checkpoints.
+    pub(crate) fn model_directory(&self) -> Option<PathBuf> {
+        let place = match &self.config {
+            Some(_) => self.path.join("model"),
+            None => self.path.clone(),
+        };
+        place.join("config.json").is_file().then_some(place)
+    }
+
     /// The model's tokenizer, if it stands beside the model.
     pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
         let places = [self.path.join("model"), self.path.clone()];

@@ -37,6 +37,9 @@ pub struct Summary {
     pub widest_gate: Option<f64>,
     /// NAG's lanes.
     pub lanes: Option<LanesSummary>,
+    /// Who skips, if anybody can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skips: Option<SkipsSummary>,
 }
 
 /// What the loss loses without one block.
@@ -75,6 +78,44 @@ pub struct LanesSummary {
     pub large_gains: f64,
     /// Correlation of the logarithm of the inverse temperature with a token's loss.
     pub temperature_correlation: Option<f64>,
+}
+
+/// What tokens skip.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SkipsSummary {
+    /// Share of the FLOPs of sub-layers that show who skips them; where keys are dropped, about.
+    pub flops: f64,
+    /// Share of the runs of attention.
+    pub attention: Option<f64>,
+    /// Share of the runs of MLPs.
+    pub mlp: Option<f64>,
+    /// Tokens that skip most.
+    pub most: Vec<TokenSkips>,
+    /// Tokens that skip least.
+    pub least: Vec<TokenSkips>,
+}
+
+/// How much a token skips.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenSkips {
+    /// The token.
+    pub id: u32,
+    /// What it says, if it says anything by itself.
+    pub text: Option<String>,
+    /// How often it was seen.
+    pub count: u64,
+    /// Share of sub-layers that it skips.
+    pub skipped: f64,
+}
+
+impl TokenSkips {
+    /// Its text in quotes, or its number.
+    pub fn name(&self) -> String {
+        match &self.text {
+            Some(text) => format!("{text:?}"),
+            None => format!("#{}", self.id),
+        }
+    }
 }
 
 /// Below this change of the loss, in nats, a block is nearly useless: one per cent of perplexity.

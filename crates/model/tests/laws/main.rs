@@ -9,5 +9,6 @@ mod hostile;
 mod independence;
 mod mixture_of_depths;
 mod paths;
+mod skipping;
 mod starts;
 mod support;

@@ -6,9 +6,11 @@ mod glossary;
 mod group;
 mod html;
 mod settings;
+mod sheet;
 mod verdict;
 
 pub use export::ReportError;
+pub use sheet::figures;
 
 use crate::figure::plotly::{self, Shared};
 use crate::figure::{Figure, Marks, heat_range, overlay};
@@ -146,23 +148,11 @@ impl Report {
 
     fn html(&self) -> String {
         let mut html = Html::default();
-        html.markup("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">")
-            .markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")
-            // Nothing is loaded from anywhere, even if something in a run folder wanted it.
-            .markup("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; ")
-            .markup("script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:\">")
-            .markup("<title>")
-            .text(&self.headline)
-            .markup("</title><style>")
-            .source(include_str!("../../assets/page.css"))
-            .source(plotly::STYLE)
-            .markup("</style></head>\n<body><header><p class=\"kicker\">hadal report · ")
+        sheet::head(&mut html, &self.headline);
+        html.markup("<header><p class=\"kicker\">hadal report · ")
             .text(self.kicker())
-            .markup("</p><h1>")
-            .text(&self.headline)
-            .markup(
-                "</h1><button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>",
-            );
+            .markup("</p>");
+        sheet::title(&mut html, &self.headline);
         self.contents(&mut html);
         html.markup("</header>\n<main>");
         self.results(&mut html);
@@ -175,14 +165,8 @@ impl Report {
         for (word, meaning) in glossary::GLOSSARY {
             html.markup("<dt>").text(word).markup("</dt><dd>").text(meaning).markup("</dd>");
         }
-        html.markup("</dl></section></main>\n<footer>Written by hadal ")
-            .text(env!("CARGO_PKG_VERSION"))
-            .markup(". This file needs no network and nothing beside it.</footer>\n<script>")
-            .source(plotly::script())
-            .markup("</script>\n<script>")
-            .source(plotly::DRAWING)
-            .source(include_str!("../../assets/page.js"))
-            .markup("</script></body></html>\n");
+        html.markup("</dl></section></main>\n");
+        sheet::foot(&mut html);
         html.finish()
     }
 

@@ -1,0 +1,364 @@
+//! `hadal skip`: thresholds for a trained model, and what they cost and save.
+
+use crate::failure::Failure;
+use crate::output::{Table, grouped, print_json, scaled};
+use clap::{Args, Subcommand, ValueEnum};
+use hadal_lab::diagnose::{Samples, Subject};
+use hadal_lab::pool::{in_pool, start_pool};
+use hadal_lab::skip::{
+    CalibrationReport, Options, Scope, Shares, SkipError, Sweep, calibrate, check_free, figures,
+    sweep, write,
+};
+use hadal_residual::{SkippedKeys, Thresholds};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Let tokens skip sub-layers of a trained model: find thresholds, see what they cost and save
+///
+/// NAG and MGR know before a sub-layer runs how much of it a token will take. Tokens that would take less than a
+/// threshold skip it and save its work.
+#[derive(Args)]
+pub(crate) struct Skip {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Calibrate(Calibrate),
+    Sweep(SweepRates),
+}
+
+impl Skip {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        match self.action {
+            Action::Calibrate(command) => command.run(),
+            Action::Sweep(command) => command.run(),
+        }
+    }
+}
+
+/// What both commands are told.
+#[derive(Args)]
+struct Common {
+    /// Run folder (its finished model, or else its newest checkpoint) or model directory
+    #[arg(value_name = "RUN|DIR")]
+    subject: PathBuf,
+    /// What to measure gates on: a text, or a directory of `hadal data prepare` [default: the run's held-out data]
+    #[arg(long, value_name = "DIR|FILE")]
+    data: Option<PathBuf>,
+    /// Batches of about 2048 tokens [default: 512 sequences or 65,536 tokens]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    batches: Option<u64>,
+    /// Which sub-layers share a threshold
+    #[arg(long, value_enum, default_value_t = Per::Model)]
+    per: Per,
+    /// What becomes of gates above the threshold: hard leaves them, continuous takes it off [default: the model's, or
+    /// else hard]
+    #[arg(long, value_enum)]
+    gate: Option<Gate>,
+    /// Keys and values of tokens that skip an attention [default: the model's, or else keep]
+    #[arg(long, value_enum)]
+    kv: Option<Kv>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Per {
+    Model,
+    Kind,
+    Layer,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Gate {
+    Hard,
+    Continuous,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kv {
+    Keep,
+    Drop,
+}
+
+impl Common {
+    fn options(&self) -> Options {
+        Options {
+            scope: match self.per {
+                Per::Model => Scope::Model,
+                Per::Kind => Scope::Kind,
+                Per::Layer => Scope::Layer,
+            },
+            shrink: self.gate.map(|gate| match gate {
+                Gate::Hard => 0.0,
+                Gate::Continuous => 1.0,
+            }),
+            keys: self.kv.map(|kv| match kv {
+                Kv::Keep => SkippedKeys::Keep,
+                Kv::Drop => SkippedKeys::Drop,
+            }),
+            batches: self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// Opens the model and its data, and does `work` with them while a bar shows how far it is.
+    fn with<R: Send>(
+        &self,
+        work: impl FnOnce(
+            &Subject,
+            &Samples,
+            &mut dyn FnMut(usize, usize, &str),
+        ) -> Result<R, SkipError>
+        + Send,
+    ) -> Result<R, Failure> {
+        let _ = start_pool(None);
+        in_pool(|| {
+            let subject = Subject::open(&self.subject)?;
+            let samples = Samples::of(&subject, self.data.as_deref())?;
+            let bar = bar();
+            let mut progress = |done: usize, most: usize, note: &str| {
+                bar.set_length(most as u64);
+                bar.set_position(done as u64);
+                bar.set_message(note.to_owned());
+            };
+            let result = work(&subject, &samples, &mut progress);
+            bar.finish_and_clear();
+            result
+        })
+        .map_err(failed)
+    }
+}
+
+/// Find the thresholds with which a share of FLOPs is skipped
+///
+/// The share is of the FLOPs that can be skipped: attention without keys and values (with --kv drop, all of it) and
+/// MLPs. Because skipping early changes later gates, gates are measured again under the thresholds that were
+/// found, until the share is met.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal skip calibrate runs/nag --rate 0.25
+  hadal skip calibrate runs/nag --rate 0.25 --per layer --out models/nag-25
+  hadal skip calibrate models/mgr --rate 0.1 --data book.txt --write
+  hadal generate models/nag-25 --prompt 'Once upon a time'")]
+struct Calibrate {
+    #[command(flatten)]
+    common: Common,
+    /// Share of the FLOPs that can be skipped, at least 0 and less than 1
+    #[arg(long, allow_negative_numbers = true)]
+    rate: f64,
+    /// Write the thresholds into the model's own config.json
+    #[arg(long, conflicts_with = "out")]
+    write: bool,
+    /// Write a model directory that holds them
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl Calibrate {
+    fn run(self) -> Result<ExitCode, Failure> {
+        if let Some(out) = &self.out {
+            check_free(out).map_err(failed)?;
+        }
+        let options = self.common.options();
+        let found = self.common.with(|subject, samples, progress| {
+            calibrate(subject, samples, self.rate, &options, progress)
+        })?;
+        let written = match &self.out {
+            Some(out) => {
+                found.save(out).map_err(failed)?;
+                Some(out.clone())
+            }
+            None if self.write => Some(found.write().map_err(failed)?),
+            None => None,
+        };
+        if self.common.json {
+            let mut report = serde_json::to_value(&found.report).map_err(Failure::failed)?;
+            report["written"] = json!(written);
+            print_json(&report)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        show(&found.report, &mut io::stdout().lock())?;
+        match written {
+            Some(place) => writeln!(io::stderr(), "the thresholds are in {}", place.display())?,
+            None => writeln!(io::stderr(), "nothing is written; say --out DIR or --write")?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Measure loss, accuracy and speed at several skip rates
+///
+/// For each rate thresholds are calibrated on one half of the data and measured on the other. Speed is that of
+/// reading prompts, in turn with the same model when nobody skips.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal skip sweep runs/nag
+  hadal skip sweep runs/nag --rates 0,0.1,0.25,0.5 --per layer --out sweep
+  hadal skip sweep models/mgr --data book.txt --json")]
+struct SweepRates {
+    #[command(flatten)]
+    common: Common,
+    /// Shares of the FLOPs that can be skipped
+    #[arg(
+        long,
+        value_name = "RATE,..",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        default_value = "0,0.05,0.1,0.15,0.2,0.25,0.3,0.4,0.5"
+    )]
+    rates: Vec<f64>,
+    /// Write figures here, as JSON, CSV, SVG and PNG, and sweep.html with all of them
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl SweepRates {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let options = self.common.options();
+        let found = self.common.with(|subject, samples, progress| {
+            sweep(subject, samples, &self.rates, &options, progress)
+        })?;
+        let figures = figures(&found);
+        if let Some(out) = &self.out {
+            write(out, &found, &figures).map_err(failed)?;
+        }
+        if self.common.json {
+            print_json(&found)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        show_sweep(&found, &mut io::stdout().lock())?;
+        if let Some(out) = &self.out {
+            writeln!(io::stderr(), "{} figures are in {}", figures.len(), out.display())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn failed(error: SkipError) -> Failure {
+    if error.is_usage() { Failure::usage(error) } else { Failure::failed(error) }
+}
+
+fn bar() -> ProgressBar {
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+    let style =
+        ProgressStyle::with_template("{bar:24} {pos} of at most {len} passes, {elapsed}: {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn gate(shrink: f64, keys: SkippedKeys) -> String {
+    let gate = match shrink {
+        0.0 => "hard".to_owned(),
+        1.0 => "continuous".to_owned(),
+        share => format!("takes off {share} of the threshold"),
+    };
+    match keys {
+        SkippedKeys::Keep => format!("{gate}, keys of those who skip are kept"),
+        SkippedKeys::Drop => format!("{gate}, keys of those who skip are dropped"),
+    }
+}
+
+fn show(report: &CalibrationReport, out: &mut impl Write) -> io::Result<()> {
+    let CalibrationReport { name, sequences, tokens, before, after, rounds, .. } = report;
+    let Shares { skippable_flops, all_flops, runs, .. } = report.skipped;
+    let tokens = grouped(i128::from(*tokens));
+    writeln!(out, "{name}: {sequences} sequences, {tokens} tokens, {rounds} rounds")?;
+    writeln!(out, "  gate       {}", gate(report.skip_shrink, report.skip_kv))?;
+    match &report.skip_threshold {
+        Thresholds::One(threshold) => writeln!(out, "  threshold  {threshold}")?,
+        Thresholds::PerKind { attention, mlp } => {
+            writeln!(out, "  threshold  {attention} of attention, {mlp} of MLPs")?;
+        }
+        Thresholds::PerSite(_) => writeln!(out, "  threshold  of each sub-layer, see below")?,
+    }
+    writeln!(
+        out,
+        "  skipped    {:.3} % of the FLOPs that can be ({} asked for), {} of all, {} of the runs",
+        100.0 * skippable_flops,
+        percent(report.rate),
+        percent(all_flops),
+        percent(runs),
+    )?;
+    let was = report.before_skipped.skippable_flops;
+    let earlier = if was > 0.0 { format!(" (skipping {})", percent(was)) } else { String::new() };
+    writeln!(
+        out,
+        "  loss       {:.4}{earlier} to {:.4}, perplexity {:.3} to {:.3}, accuracy {} to {}",
+        before.loss,
+        after.loss,
+        before.perplexity,
+        after.perplexity,
+        percent(before.accuracy),
+        percent(after.accuracy),
+    )?;
+    writeln!(out)?;
+    let mut table = Table::new(&["block", "kind", ">threshold", ">skipped", ""]);
+    for site in &report.sites {
+        table.row([
+            site.block.to_string(),
+            site.kind.to_owned(),
+            format!("{:.5}", site.threshold),
+            percent(site.skipped),
+            "#".repeat((20.0 * site.skipped).round() as usize),
+        ]);
+    }
+    table.print(out)
+}
+
+fn show_sweep(sweep: &Sweep, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{}: calibrated on {} tokens, measured on {} others; {}",
+        sweep.name,
+        grouped(i128::from(sweep.calibration_tokens)),
+        grouped(i128::from(sweep.tokens)),
+        gate(sweep.skip_shrink, sweep.skip_kv)
+    )?;
+    let mut table = Table::new(&[
+        ">rate",
+        ">skipped",
+        ">attention",
+        ">MLP",
+        ">FLOPs/token",
+        ">loss",
+        ">perplexity",
+        ">accuracy",
+        ">tokens/s",
+        ">time",
+        ">FLOPs",
+        ">kept",
+    ]);
+    for point in &sweep.points {
+        table.row([
+            percent(point.rate),
+            percent(point.skipped.skippable_flops),
+            percent(point.skipped.attention_runs),
+            percent(point.skipped.mlp_runs),
+            scaled(point.flops_per_token.round()),
+            format!("{:.4}", point.quality.loss),
+            format!("{:.3}", point.quality.perplexity),
+            percent(point.quality.accuracy),
+            grouped(point.tokens_per_second.round() as i128),
+            format!("{:.3}x", point.prefill.time_ratio),
+            format!("{:.3}x", point.prefill.flop_ratio),
+            point.prefill.kept.map_or(String::new(), |kept| format!("{kept:.2}")),
+        ]);
+    }
+    table.print(out)?;
+    writeln!(
+        out,
+        "time and FLOPs of reading are by those when nobody skips; kept is (1 - time) / (1 - FLOPs)"
+    )
+}

@@ -1,0 +1,106 @@
+//! What a calibration came to.
+
+use super::measure::Quality;
+use super::quantile::Scope;
+use hadal_model::{ModelConfig, Tally};
+use hadal_residual::{Site, SkippedKeys, Skipping, SubLayer, Thresholds};
+use serde::Serialize;
+
+/// Shares that were skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Shares {
+    /// Of the FLOPs that can be skipped: the skip rate.
+    pub skippable_flops: f64,
+    /// Of all FLOPs, the head's too.
+    pub all_flops: f64,
+    /// Of all sub-layer runs.
+    pub runs: f64,
+    /// Of the runs of attention.
+    pub attention_runs: f64,
+    /// Of the runs of MLPs.
+    pub mlp_runs: f64,
+}
+
+impl Shares {
+    pub(crate) fn of(tally: &Tally, config: &ModelConfig) -> Self {
+        let sites = || (0..tally.sites.len()).map(Site::new);
+        let mean = |kind: SubLayer| {
+            let (mut sum, mut count) = (0.0, 0.0);
+            for site in sites().filter(|site| site.kind() == kind) {
+                (sum, count) = (sum + tally.skipped_at(site), count + 1.0);
+            }
+            sum / f64::max(count, 1.0)
+        };
+        let all = tally.dense().flops(config).max(1) as f64;
+        Self {
+            skippable_flops: tally.skipped_share(config),
+            all_flops: 1.0 - tally.flops(config) as f64 / all,
+            runs: tally.skipped_runs(),
+            attention_runs: mean(SubLayer::Attention),
+            mlp_runs: mean(SubLayer::Mlp),
+        }
+    }
+}
+
+/// One sub-layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SiteReport {
+    /// Its block.
+    pub block: usize,
+    /// `attention` or `mlp`.
+    pub kind: &'static str,
+    /// The gate below which tokens skip it.
+    pub threshold: f64,
+    /// Share of tokens that skip it.
+    pub skipped: f64,
+}
+
+/// What a calibration came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CalibrationReport {
+    /// Which model.
+    pub name: String,
+    /// Its residual policy, with the thresholds.
+    pub residual: String,
+    /// What was asked for.
+    pub rate: f64,
+    /// Which sub-layers share a threshold.
+    pub scope: Scope,
+    /// What was found.
+    pub skip_threshold: Thresholds,
+    /// Share of the threshold that is taken off the gates of those who run.
+    pub skip_shrink: f64,
+    /// What becomes of the keys of those who skip.
+    pub skip_kv: SkippedKeys,
+    /// Sequences of the calibration.
+    pub sequences: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Times that all of them were read to get there.
+    pub rounds: usize,
+    /// What is skipped of them.
+    pub skipped: Shares,
+    /// The model as it was, on the same data.
+    pub before: Quality,
+    /// What was skipped of the data then.
+    pub before_skipped: Shares,
+    /// The model with its thresholds.
+    pub after: Quality,
+    /// Each sub-layer.
+    pub sites: Vec<SiteReport>,
+}
+
+/// Each sub-layer of a tally.
+pub(super) fn sites(tally: &Tally, skipping: &Skipping) -> Vec<SiteReport> {
+    let sites = (0..tally.sites.len()).map(Site::new);
+    let report = |site: Site| SiteReport {
+        block: site.block(),
+        kind: match site.kind() {
+            SubLayer::Attention => "attention",
+            SubLayer::Mlp => "mlp",
+        },
+        threshold: skipping.thresholds.at(site),
+        skipped: tally.skipped_at(site),
+    };
+    sites.map(report).collect()
+}
