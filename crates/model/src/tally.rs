@@ -37,15 +37,20 @@ struct SiteFlops {
     always: u64,
 }
 
+/// FLOPs of the gate in front of one sub-layer, as far as it is a product.
+fn gate(config: &ModelConfig) -> u64 {
+    match &config.residual {
+        ResidualConfig::NormAgnostic(nag) => 2 * (nag.directions * config.d_model) as u64,
+        _ => 0,
+    }
+}
+
 impl SiteFlops {
     fn of(config: &ModelConfig, site: Site) -> Self {
         let [d, ff, q] =
             [config.d_model, config.d_ff, config.n_heads * config.head_dim].map(|n| n as u64);
         let kv = config.kv_width() as u64;
-        let gate = match &config.residual {
-            ResidualConfig::NormAgnostic(nag) => 2 * nag.directions as u64 * d,
-            _ => 0,
-        };
+        let gate = gate(config);
         match site.kind() {
             SubLayer::Attention => {
                 let slots = match config.depth_kv {
@@ -80,6 +85,13 @@ impl SiteFlops {
 }
 
 impl Tally {
+    /// Whole sequences in which nobody skips anything.
+    pub fn everybody(config: &ModelConfig, batch: usize, time: usize) -> Self {
+        let mut tally = Self::default();
+        tally.begin(2 * config.n_layers, batch, time, 0);
+        tally.dense()
+    }
+
     pub(crate) fn begin(&mut self, sites: usize, batch: usize, time: usize, start: usize) {
         self.sites.resize(sites, SiteTally::default());
         self.tokens += (batch * time) as u64;
@@ -118,6 +130,13 @@ impl Tally {
             + head
     }
 
+    /// The same as [`crate::ModelCost`] counts it: with the policy's light operations, which nobody skips.
+    pub fn cost(&self, config: &ModelConfig) -> u64 {
+        let policy = config.residual.cost(&config.dimensions()).flops;
+        let counted = config.dimensions().sites() as u64 * gate(config);
+        self.flops(config) + self.tokens * policy.saturating_sub(counted)
+    }
+
     /// The share of the FLOPs that can be skipped which were skipped: 0 if everybody ran everything, 1 if
     /// nobody ran anything.
     pub fn skipped_share(&self, config: &ModelConfig) -> f64 {
@@ -132,14 +151,18 @@ impl Tally {
         if self.tokens == 0 { 0.0 } else { 1.0 - ran as f64 / self.tokens as f64 }
     }
 
-    fn skippable(&self, config: &ModelConfig) -> u64 {
+    /// FLOPs of those who ran a sub-layer that they would have saved by skipping it.
+    pub fn skippable_at(&self, config: &ModelConfig, site: Site) -> u64 {
         let drops = config.residual.skipped_keys() == SkippedKeys::Drop;
-        let each = self.sites.iter().enumerate().map(|(i, &site)| {
-            let flops = SiteFlops::of(config, Site::new(i));
-            let keyed = if drops { flops.keyed * site.keyed } else { 0 };
-            flops.ran * site.ran + flops.seen * site.seen + keyed
-        });
-        each.sum()
+        let flops = SiteFlops::of(config, site);
+        let tally = self.sites.get(site.index).copied().unwrap_or_default();
+        let keyed = if drops { flops.keyed * tally.keyed } else { 0 };
+        flops.ran * tally.ran + flops.seen * tally.seen + keyed
+    }
+
+    /// The same of all sub-layers.
+    pub fn skippable(&self, config: &ModelConfig) -> u64 {
+        (0..self.sites.len()).map(|i| self.skippable_at(config, Site::new(i))).sum()
     }
 }
 
@@ -147,4 +170,41 @@ impl Tally {
 pub(crate) fn causal(start: usize, time: usize) -> u64 {
     let (start, time) = (start as u64, time as u64);
     start * time + time * (time + 1) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::small;
+    use crate::cost::ModelCost;
+
+    /// Whatever the policy and the depth slots, what is counted of full sequences is what was predicted.
+    #[test]
+    fn the_count_of_those_who_skip_nothing_is_the_cost_of_the_model() {
+        for residual in ResidualConfig::all() {
+            for depth_kv in [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp] {
+                let config = ModelConfig { residual: residual.clone(), depth_kv, ..small() };
+                let tally = Tally::everybody(&config, 3, config.max_seq_len);
+                let cost = ModelCost::of(&config).unwrap().forward_flops_per_token;
+                assert_eq!(tally.cost(&config), cost * tally.tokens, "{residual} {depth_kv:?}");
+                assert_eq!(tally.skipped_share(&config), 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn the_parts_that_can_be_skipped_add_up() {
+        let mut config = small();
+        config.residual = "nag:skip_threshold=0.1,skip_kv=drop".parse().unwrap();
+        let all = Tally::everybody(&config, 2, 8);
+        let mut tally = all.clone();
+        tally.sites[2] = SiteTally { ran: 4, keyed: 4, seen: 9 };
+        tally.sites[3].ran = 0;
+        let at = |tally: &Tally, site| tally.skippable_at(&config, Site::new(site));
+        let saved: u64 = (0..6).map(|site| at(&all, site) - at(&tally, site)).sum();
+        assert_eq!(saved, all.flops(&config) - tally.flops(&config));
+        let whole: u64 = (0..6).map(|site| at(&all, site)).sum();
+        assert!((tally.skipped_share(&config) - saved as f64 / whole as f64).abs() < 1e-12);
+        assert_eq!(at(&tally, 3), 0);
+    }
 }
