@@ -1,26 +1,37 @@
-//! Causal attention with rotary positions, grouped queries and per-head norms, from the joined
-//! projections `[q | k | v]` to the mixed values.
+//! Causal attention with rotary positions, grouped queries and per-head norms, from the projections
+//! `[q | k | v]` to the mixed values.
 //!
 //! One task works on one key head of one sequence. Queries go in blocks, keys in tiles, and the softmax
 //! is built up tile by tile, so no `T x T` matrix exists; tiles above the diagonal are left out. Only the
 //! logarithm of each row's sum is kept, and the backward pass computes the weights again from it. Norms
-//! and rotations are applied while heads are copied out of the joined rows.
+//! and rotations are applied while heads are copied out of the rows.
+//!
+//! Dense and routed attention are the same loops: a plan says for each query where its row is, at which
+//! position it stands and how many keys it sees. Who does not ask is not in the plan.
 
 mod backward;
 mod decode;
 mod forward;
 mod heads;
+mod plan;
+mod routed;
 mod slots;
+mod table;
 
 pub use backward::{Gradient, backward};
 pub use decode::KeyValues;
 pub use forward::{Output, forward};
+pub use plan::Keys;
+pub use routed::{RoutedGradient, backward_routed, forward_routed};
 pub use slots::Slots;
 
 use crate::gemm::{Packed, Scratch, View};
 use crate::lent::Lent;
 use backward::BackRoom;
+use heads::take_head;
+use plan::Part;
 use std::cell::Cell;
+use table::Inputs;
 
 /// Queries of one block.
 const QUERIES: usize = 48;
@@ -71,17 +82,19 @@ impl Shape<'_> {
         self.heads * self.head_dim
     }
 
-    /// Where a head begins in a joined row.
-    fn query_at(&self, head: usize) -> usize {
+    /// Width of keys and values side by side.
+    fn key_value_width(&self) -> usize {
+        2 * self.kv_heads * self.head_dim
+    }
+
+    /// Where a head begins among the queries, or among the keys.
+    fn head_at(&self, head: usize) -> usize {
         head * self.head_dim
     }
 
-    fn key_at(&self, head: usize) -> usize {
-        (self.heads + head) * self.head_dim
-    }
-
+    /// Where a head's values begin, behind all keys.
     fn value_at(&self, head: usize) -> usize {
-        (self.heads + self.kv_heads + head) * self.head_dim
+        (self.kv_heads + head) * self.head_dim
     }
 
     fn scale(&self) -> f32 {
@@ -119,50 +132,40 @@ impl Room {
         Lent::from(&HOME)
     }
 
-    fn pack_keys(&mut self, dim: usize) {
+    /// Copies a head's queries, normalised and rotated.
+    fn take_queries(&mut self, inputs: &Inputs, part: &Part, head: usize, shape: &Shape) {
+        self.queries.resize(part.queries.len() * shape.head_dim, 0.0);
+        let (from, at) = (&inputs.queries, shape.head_at(head));
+        take_head(&mut self.queries, from, at, &part.queries, shape, shape.query_gain());
+    }
+
+    /// Copies a head's keys, normalised and rotated, and packs them.
+    fn take_keys(&mut self, inputs: &Inputs, part: &Part, kv_head: usize, shape: &Shape) {
+        let dim = shape.head_dim;
+        self.keys.resize(part.keys.len() * dim, 0.0);
+        let (from, at) = (&inputs.key_values, shape.head_at(kv_head));
+        take_head(&mut self.keys, from, at, &part.keys, shape, shape.key_gain());
         let tiles = self.keys.chunks(KEYS * dim);
         self.key_tiles.resize_with(tiles.len(), Packed::default);
         for (packed, keys) in self.key_tiles.iter_mut().zip(tiles) {
             packed.refill(View::transposed(keys, dim), dim, keys.len() / dim);
         }
     }
-
-    /// `values` begins with the head in the first joined row.
-    fn pack_values(&mut self, values: &[f32], shape: &Shape) {
-        let stride = shape.joined();
-        self.value_tiles.resize_with(shape.time.div_ceil(KEYS), Packed::default);
-        for (i, packed) in self.value_tiles.iter_mut().enumerate() {
-            let keys = KEYS.min(shape.time - i * KEYS);
-            let values = &values[i * KEYS * stride..];
-            packed.refill(View::rows(values, stride), keys, shape.head_dim);
-        }
-    }
 }
 
-/// Rows of a matrix of which each task writes other columns.
-struct Columns {
-    data: *mut f32,
-    length: usize,
-    width: usize,
-}
-
-// SAFETY: `row` is only called for parts that no other task touches.
-unsafe impl Sync for Columns {}
-
-impl Columns {
-    fn new(data: &mut [f32], width: usize) -> Self {
-        Self { data: data.as_mut_ptr(), length: data.len(), width }
-    }
-
-    /// # Safety
-    /// No other reference to these elements may exist.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn row(&self, row: usize, column: usize, count: usize) -> &mut [f32] {
-        let at = row * self.width + column;
-        assert!(column + count <= self.width && at + count <= self.length);
-        // SAFETY: within the matrix, and the caller's alone.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(at), count) }
-    }
+/// The values of each tile of a head: where they begin, and how many there are.
+fn value_tiles<'a>(
+    inputs: &Inputs<'a>,
+    part: &Part,
+    kv_head: usize,
+    shape: &Shape,
+) -> impl ExactSizeIterator<Item = (&'a [f32], usize)> {
+    let (rows, first, count) = (inputs.key_values, part.keys.first, part.keys.len());
+    let at = shape.value_at(kv_head);
+    (0..count.div_ceil(KEYS)).map(move |tile| {
+        let start = tile * KEYS;
+        (rows.from(first + start, at), KEYS.min(count - start))
+    })
 }
 
 #[cfg(test)]

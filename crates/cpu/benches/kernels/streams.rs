@@ -56,9 +56,9 @@ fn multi_gate(bench: &mut Bench) {
         for (name, memory) in
             [("inversion", Memory::Inversion { share: 0.01 }), ("exact", Memory::Exact)]
         {
-            let settings =
-                Settings { width: WIDTH, eps: EPS, streams, gate: Gate::Competitive, memory };
-            let open = || Mgr::new(settings, SITES + 1, true);
+            let (gate, skip) = (Gate::Competitive, None);
+            let settings = Settings { width: WIDTH, eps: EPS, streams, gate, memory, skip };
+            let open = || Mgr::new(settings.clone(), SITES + 1, true);
             let mut params = params(|k| open().parameters(k));
             // A high forget logit: gates are narrow when training begins, and of wide ones more rows
             // would be kept.

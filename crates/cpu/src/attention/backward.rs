@@ -1,11 +1,14 @@
-//! From the gradient of the mixed values to that of the joined projections.
+//! From the gradient of the mixed values to that of the projections.
 
-use super::heads::{return_head, take_head};
+use super::heads::return_head;
+use super::plan::{Part, Plan};
 use super::slots::{SlotPass, slots_backward};
-use super::{Columns, KEYS, QUERIES, Room, Shape, Slots};
+use super::table::{Columns, Inputs, Table};
+use super::{KEYS, QUERIES, Room, Shape, Slots, value_tiles};
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::rows::filled;
 use crate::simd::{add_scaled, dot, exp};
+use crate::work;
 use rayon::prelude::*;
 
 /// Gradients of [`forward()`](super::forward()).
@@ -47,79 +50,133 @@ pub fn backward(
     shape: &Shape,
     slots: &Slots,
 ) -> Gradient {
-    let (time, dim) = (shape.time, shape.head_dim);
-    let (mut slot_keys, mut slot_values) =
-        (vec![0.0; slots.keys.len()], vec![0.0; slots.values.len()]);
-    let slot_width = shape.kv_heads * dim;
-    let d_slot_keys = Columns::new(&mut slot_keys, slot_width);
-    let d_slot_values = Columns::new(&mut slot_values, slot_width);
-    let mut gains = Vec::new();
-    let d_joined = filled(joined.len(), |d_joined| {
-        let d_joined = Columns::new(d_joined, shape.joined());
-        let tasks = log_sums.par_chunks(shape.group() * time).enumerate();
-        gains = tasks
-            .with_max_len(1)
-            .map_init(Room::of_thread, |room, (task, log_sums)| {
-                let room: &mut Room = room;
-                let (sequence, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
-                let rows = &joined[sequence * time * shape.joined()..][..time * shape.joined()];
-                let mut gains = HeadGains::new(shape);
-                room.keys.resize(time * dim, 0.0);
-                take_head(&mut room.keys, rows, shape.key_at(kv_head), shape, shape.key_gain());
-                room.prepare_backward(rows, kv_head, shape);
-                // SAFETY: this task alone writes these heads of this sequence.
-                let row =
-                    |t: usize, at: usize| unsafe { d_joined.row(sequence * time + t, at, dim) };
-                for (g, log_sums) in log_sums.chunks_exact(time).enumerate() {
-                    let head = kv_head * shape.group() + g;
-                    room.queries.resize(time * dim, 0.0);
-                    let at = shape.query_at(head);
-                    take_head(&mut room.queries, rows, at, shape, shape.query_gain());
-                    room.take_output(d_mixed, mixed, sequence, head, shape);
-                    attend_backward(room, log_sums, shape);
-                    let back = &mut room.back;
-                    let pass = SlotPass {
-                        queries: &room.queries,
-                        d_out: &back.d_out,
-                        sums: &room.out,
-                        log_sums,
-                        token: sequence * time,
-                        kv_head,
-                    };
-                    let (d_keys, d_values) = (&d_slot_keys, &d_slot_values);
-                    slots_backward(&mut back.d_queries, d_keys, d_values, &pass, slots, shape);
-                    let d = &mut room.back.d_queries;
-                    for t in 0..time {
-                        let d = &mut d[t * dim..(t + 1) * dim];
-                        let x = &rows[t * shape.joined() + at..][..dim];
-                        return_head(
-                            row(t, at),
-                            d,
-                            x,
-                            t,
-                            shape,
-                            shape.query_gain(),
-                            &mut gains.query,
-                        );
-                    }
-                }
-                let (key_at, value_at) = (shape.key_at(kv_head), shape.value_at(kv_head));
-                for t in 0..time {
-                    let d = &mut room.back.d_keys[t * dim..(t + 1) * dim];
-                    let x = &rows[t * shape.joined() + key_at..][..dim];
-                    return_head(row(t, key_at), d, x, t, shape, shape.key_gain(), &mut gains.key);
-                    row(t, value_at).copy_from_slice(&room.back.d_values[t * dim..(t + 1) * dim]);
-                }
-                gains
-            })
-            .collect();
+    let plan = Plan::everyone(joined.len() / shape.joined(), shape.time);
+    let inputs = Inputs::joined(joined, shape);
+    let kept = Kept::new(d_mixed, mixed, log_sums, shape);
+    let mut rest = Rest::new(shape, slots);
+    let joined = filled(joined.len(), |d_joined| {
+        let queries = Columns::new(d_joined, shape.joined());
+        let key_values = queries.after(shape.query_width());
+        unmix(&kept, &inputs, &Gradients { queries, key_values }, &mut rest, &plan, shape, slots);
     });
-    let mut sum = HeadGains::new(shape);
-    for part in &gains {
-        add_scaled(&mut sum.query, 1.0, &part.query);
-        add_scaled(&mut sum.key, 1.0, &part.key);
+    let Rest { query_gain, key_gain, slot_keys, slot_values } = rest;
+    Gradient { joined, query_gain, key_gain, slot_keys, slot_values }
+}
+
+/// What the forward pass left, and the gradient that comes back.
+pub(super) struct Kept<'a> {
+    d_mixed: Table<'a>,
+    mixed: Table<'a>,
+    log_sums: &'a [f32],
+}
+
+impl<'a> Kept<'a> {
+    pub(super) fn new(
+        d_mixed: &'a [f32],
+        mixed: &'a [f32],
+        log_sums: &'a [f32],
+        shape: &Shape,
+    ) -> Self {
+        let width = shape.query_width();
+        Self { d_mixed: Table::new(d_mixed, width), mixed: Table::new(mixed, width), log_sums }
     }
-    Gradient { joined: d_joined, query_gain: sum.query, key_gain: sum.key, slot_keys, slot_values }
+
+    /// Of the query heads that a key head serves, one after another.
+    fn log_sums(&self, part: &Part, kv_head: usize, shape: &Shape) -> &'a [f32] {
+        let count = shape.group() * part.queries.len();
+        &self.log_sums[part.queries.first * shape.heads + kv_head * count..][..count]
+    }
+}
+
+/// Where the gradients of the projections go.
+pub(super) struct Gradients {
+    pub(super) queries: Columns,
+    pub(super) key_values: Columns,
+}
+
+/// All other gradients.
+pub(super) struct Rest {
+    pub(super) query_gain: Vec<f32>,
+    pub(super) key_gain: Vec<f32>,
+    pub(super) slot_keys: Vec<f32>,
+    pub(super) slot_values: Vec<f32>,
+}
+
+impl Rest {
+    /// Zeros, to which [`unmix`] adds.
+    pub(super) fn new(shape: &Shape, slots: &Slots) -> Self {
+        let HeadGains { query, key } = HeadGains::new(shape);
+        let (slot_keys, slot_values) = (vec![0.0; slots.keys.len()], vec![0.0; slots.values.len()]);
+        Self { query_gain: query, key_gain: key, slot_keys, slot_values }
+    }
+}
+
+/// The way back through [`mix`](super::forward::mix). Writes the gradients of all planned rows.
+pub(super) fn unmix(
+    kept: &Kept,
+    inputs: &Inputs,
+    to: &Gradients,
+    rest: &mut Rest,
+    plan: &Plan,
+    shape: &Shape,
+    slots: &Slots,
+) {
+    let dim = shape.head_dim;
+    work::add(2 * plan.operations(shape, slots));
+    let slot_width = shape.kv_heads * dim;
+    let d_slot_keys = Columns::new(&mut rest.slot_keys, slot_width);
+    let d_slot_values = Columns::new(&mut rest.slot_values, slot_width);
+    let tasks: Vec<_> = plan.tasks(shape.kv_heads).collect();
+    let tasks = tasks.into_par_iter().with_max_len(1);
+    let gains = tasks.map_init(Room::of_thread, |room, (part, kv_head)| {
+        let room: &mut Room = room;
+        let mut gains = HeadGains::new(shape);
+        room.take_keys(inputs, &part, kv_head, shape);
+        room.prepare_backward(inputs, &part, kv_head, shape);
+        let log_sums = kept.log_sums(&part, kv_head, shape);
+        for (g, log_sums) in log_sums.chunks_exact(part.queries.len()).enumerate() {
+            let head = kv_head * shape.group() + g;
+            room.take_queries(inputs, &part, head, shape);
+            room.take_output(kept, &part, head, shape);
+            attend_backward(room, log_sums, &part, shape);
+            let back = &mut room.back;
+            let pass = SlotPass {
+                queries: &room.queries,
+                d_out: &back.d_out,
+                sums: &room.out,
+                log_sums,
+                part: &part,
+                kv_head,
+            };
+            let (d_keys, d_values) = (&d_slot_keys, &d_slot_values);
+            slots_backward(&mut back.d_queries, d_keys, d_values, &pass, slots, shape);
+            for ((row, t), d) in part.queries.rows().zip(back.d_queries.chunks_exact_mut(dim)) {
+                let at = shape.head_at(head);
+                // SAFETY: this task alone writes these heads of this sequence, here and below.
+                let to = unsafe { to.queries.row(row, at, dim) };
+                let x = inputs.queries.row(row, at, dim);
+                return_head(to, d, x, t, shape, shape.query_gain(), &mut gains.query);
+            }
+        }
+        let d_keys = room.back.d_keys.chunks_exact_mut(dim);
+        let d_values = room.back.d_values.chunks_exact(dim);
+        for ((row, t), (d_key, d_value)) in part.keys.rows().zip(d_keys.zip(d_values)) {
+            let at = shape.head_at(kv_head);
+            // SAFETY: as above.
+            let (to_key, to_value) = unsafe {
+                let value_at = shape.value_at(kv_head);
+                (to.key_values.row(row, at, dim), to.key_values.row(row, value_at, dim))
+            };
+            let x = inputs.key_values.row(row, at, dim);
+            return_head(to_key, d_key, x, t, shape, shape.key_gain(), &mut gains.key);
+            to_value.copy_from_slice(d_value);
+        }
+        gains
+    });
+    for part in gains.collect::<Vec<_>>() {
+        add_scaled(&mut rest.query_gain, 1.0, &part.query);
+        add_scaled(&mut rest.key_gain, 1.0, &part.key);
+    }
 }
 
 /// Gradients of the heads' norms.
@@ -136,39 +193,31 @@ impl HeadGains {
 }
 
 impl Room {
-    fn prepare_backward(&mut self, rows: &[f32], kv_head: usize, shape: &Shape) {
-        let (time, dim) = (shape.time, shape.head_dim);
-        self.pack_keys(dim);
+    /// After [`Room::take_keys`].
+    fn prepare_backward(&mut self, inputs: &Inputs, part: &Part, kv_head: usize, shape: &Shape) {
+        let dim = shape.head_dim;
         let back = &mut self.back;
         back.d_keys.clear();
-        back.d_keys.resize(time * dim, 0.0);
+        back.d_keys.resize(self.keys.len(), 0.0);
         back.d_values.clear();
-        back.d_values.resize(time * dim, 0.0);
-        let tiles = time.div_ceil(KEYS);
-        back.key_rows.resize_with(tiles, Packed::default);
-        back.value_tiles.resize_with(tiles, Packed::default);
-        for tile in 0..tiles {
-            let (start, keys) = (tile * KEYS, KEYS.min(time - tile * KEYS));
-            back.key_rows[tile].refill(View::rows(&self.keys[start * dim..], dim), keys, dim);
-            let values = &rows[start * shape.joined() + shape.value_at(kv_head)..];
-            back.value_tiles[tile].refill(View::transposed(values, shape.joined()), dim, keys);
+        back.d_values.resize(self.keys.len(), 0.0);
+        let (tiles, stride) = (value_tiles(inputs, part, kv_head, shape), inputs.key_values.width);
+        back.key_rows.resize_with(tiles.len(), Packed::default);
+        back.value_tiles.resize_with(tiles.len(), Packed::default);
+        for (tile, (values, keys)) in tiles.enumerate() {
+            let rows = &self.keys[tile * KEYS * dim..];
+            back.key_rows[tile].refill(View::rows(rows, dim), keys, dim);
+            back.value_tiles[tile].refill(View::transposed(values, stride), dim, keys);
         }
     }
 
-    /// The head's gradient, and behind it the sums `d . out` of each row.
-    fn take_output(
-        &mut self,
-        d_mixed: &[f32],
-        mixed: &[f32],
-        sequence: usize,
-        head: usize,
-        shape: &Shape,
-    ) {
-        let (time, dim, width) = (shape.time, shape.head_dim, shape.query_width());
-        self.back.d_out.resize(time * dim, 0.0);
-        self.out.resize(time, 0.0);
-        let first = sequence * time * width + head * dim;
-        let (d_mixed, mixed) = (&d_mixed[first..], &mixed[first..]);
+    /// The head's gradient, and the sums `d . out` of each row.
+    fn take_output(&mut self, kept: &Kept, part: &Part, head: usize, shape: &Shape) {
+        let (dim, width) = (shape.head_dim, shape.query_width());
+        self.back.d_out.resize(part.queries.len() * dim, 0.0);
+        self.out.resize(part.queries.len(), 0.0);
+        let (row, at) = (part.queries.first, shape.head_at(head));
+        let (d_mixed, mixed) = (kept.d_mixed.from(row, at), kept.mixed.from(row, at));
         take_gradient(&mut self.back.d_out, &mut self.out, d_mixed, mixed, dim, width);
     }
 }
@@ -187,21 +236,20 @@ simd! {
 }
 
 /// One query head: fills `d_queries` and adds to `d_keys` and `d_values`.
-fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
-    let (time, dim) = (shape.time, shape.head_dim);
+fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape) {
+    let dim = shape.head_dim;
     let Room { queries, out: sums, key_tiles, scores, scratch, back, .. } = room;
     scores.resize(QUERIES * KEYS, 0.0);
     back.d_scores.resize(QUERIES * KEYS, 0.0);
-    back.d_queries.resize(time * dim, 0.0);
-    for first in (0..time).step_by(QUERIES) {
-        let rows = QUERIES.min(time - first);
-        let block = first * dim..(first + rows) * dim;
-        let (queries, d_out) = (&queries[block.clone()], &back.d_out[block.clone()]);
-        let d_queries = &mut back.d_queries[block];
+    back.d_queries.resize(queries.len(), 0.0);
+    for (block, last) in part.blocks() {
+        let (rows, elements) = (block.len(), block.start * dim..block.end * dim);
+        let (queries, d_out) = (&queries[elements.clone()], &back.d_out[elements.clone()]);
+        let d_queries = &mut back.d_queries[elements];
         back.packed_queries.refill(View::rows(queries, dim), rows, dim);
         back.packed_d_out.refill(View::rows(d_out, dim), rows, dim);
-        for (tile, start) in (0..first + rows).step_by(KEYS).enumerate() {
-            let keys = KEYS.min(first + rows - start);
+        for (tile, start) in (0..last).step_by(KEYS).enumerate() {
+            let keys = KEYS.min(last - start);
             let (store, d_scores) =
                 (Store { scale: shape.scale(), add: false }, &mut back.d_scores);
             multiply(
@@ -223,17 +271,12 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
                 Store::SET,
                 scratch,
             );
-            let offset = first as isize - start as isize;
-            let range = first..first + rows;
-            weigh_backward(
-                scores,
-                d_scores,
-                &log_sums[range.clone()],
-                &sums[range],
-                keys,
-                offset,
-                shape.scale(),
-            );
+            let of_rows = BlockRows {
+                log_sums: &log_sums[block.clone()],
+                sums: &sums[block.clone()],
+                seen: &part.seen[block.clone()],
+            };
+            weigh_backward(scores, d_scores, &of_rows, start, keys, shape.scale());
             let store = Store { scale: 1.0, add: start > 0 };
             multiply(
                 [rows, dim, keys],
@@ -270,15 +313,25 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], shape: &Shape) {
     }
 }
 
+/// Numbers of each query of a block.
+struct BlockRows<'a> {
+    log_sums: &'a [f32],
+    /// `d_out . out`
+    sums: &'a [f32],
+    seen: &'a [u32],
+}
+
 simd! {
-    /// Scores become weights, gradients of weights become gradients of scores.
+    /// Scores become weights, gradients of weights become gradients of scores; the tile holds `keys` keys
+    /// from `start` on.
     fn weigh_backward(
-        scores: &mut [f32], d_scores: &mut [f32], log_sums: &[f32], sums: &[f32], keys: usize,
-        offset: isize, scale: f32,
+        scores: &mut [f32], d_scores: &mut [f32], of_rows: &BlockRows, start: usize, keys: usize,
+        scale: f32,
     ) {
         let rows = scores.chunks_exact_mut(KEYS).zip(d_scores.chunks_exact_mut(KEYS));
-        for (r, ((scores, d_scores), (log_sum, sum))) in rows.zip(log_sums.iter().zip(sums)).enumerate() {
-            let seen = (r as isize + offset + 1).clamp(0, keys as isize) as usize;
+        let sums = of_rows.log_sums.iter().zip(of_rows.sums);
+        for ((scores, d_scores), ((log_sum, sum), seen)) in rows.zip(sums.zip(of_rows.seen)) {
+            let seen = (*seen as usize).saturating_sub(start).min(keys);
             let (live, future) = scores[..keys].split_at_mut(seen);
             let (d_live, d_future) = d_scores[..keys].split_at_mut(seen);
             future.fill(0.0);

@@ -1,11 +1,13 @@
 //! Attention of new tokens to those seen before, for generating text.
 //!
-//! Keys are kept normalised and rotated. A step reads every key and every value once.
+//! Keys are kept normalised and rotated. A question reads every key and every value once. Tokens that a
+//! route skips may be added without asking, or be left out.
 
 use super::Shape;
 use super::forward::max;
-use super::heads::{inverse_rms, rotate, rotate_in_place};
+use super::heads::turn;
 use crate::simd::{add_scaled, dot, exp};
+use crate::work;
 use rayon::prelude::*;
 
 /// Keys and values of one layer, for one sequence.
@@ -28,12 +30,12 @@ struct Head {
 const ALONE: usize = 1 << 15;
 
 impl KeyValues {
-    /// Tokens seen so far.
+    /// Tokens added so far.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether nothing was seen yet.
+    /// Whether nothing was added yet.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -56,28 +58,41 @@ impl KeyValues {
         Self { heads, length: each / head_dim.max(1) }
     }
 
-    /// Takes in the keys and values of joined rows; `shape` holds the rotations of their positions.
+    /// Adds the keys and values of joined rows; `shape` holds the rotations of their positions.
     pub fn extend(&mut self, joined: &[f32], shape: &Shape) {
-        let dim = shape.head_dim;
-        self.heads.resize_with(shape.kv_heads, Head::default);
-        for (kv_head, head) in self.heads.iter_mut().enumerate() {
-            for (t, row) in joined.chunks_exact(shape.joined()).enumerate() {
-                let at = head.keys.len();
-                head.keys.resize(at + dim, 0.0);
-                let key = &row[shape.key_at(kv_head)..][..dim];
-                turn(&mut head.keys[at..], key, t, shape, shape.key_gain());
-                head.values.extend_from_slice(&row[shape.value_at(kv_head)..][..dim]);
-            }
+        for (t, row) in joined.chunks_exact(shape.joined()).enumerate() {
+            self.add(&row[shape.query_width()..], t, shape);
         }
-        self.length += joined.len() / shape.joined();
     }
 
     /// Adds one token and attends from it: `joined` is its row, `shape` holds the rotation of its position,
     /// and `mixed` receives `[heads * head_dim]`.
     pub fn step(&mut self, joined: &[f32], shape: &Shape, mixed: &mut [f32]) {
-        self.extend(joined, shape);
+        let (query, key_value) = joined.split_at(shape.query_width());
+        self.add(key_value, 0, shape);
+        self.ask(query, 0, shape, mixed);
+    }
+
+    /// Adds one token's keys and values, `[2 kv_heads * head_dim]`, which stand at position `t` of the tables.
+    pub fn add(&mut self, key_value: &[f32], t: usize, shape: &Shape) {
         let dim = shape.head_dim;
-        let group = shape.group();
+        self.heads.resize_with(shape.kv_heads, Head::default);
+        for (kv_head, head) in self.heads.iter_mut().enumerate() {
+            let at = head.keys.len();
+            head.keys.resize(at + dim, 0.0);
+            let key = &key_value[shape.head_at(kv_head)..][..dim];
+            turn_one(&mut head.keys[at..], key, t, shape, shape.key_gain());
+            head.values.extend_from_slice(&key_value[shape.value_at(kv_head)..][..dim]);
+        }
+        self.length += 1;
+    }
+
+    /// Attends from one token's queries, `[heads * head_dim]`, which stand at position `t` of the tables, to every token
+    /// added so far. `mixed` receives `[heads * head_dim]`: zeros if there is none.
+    pub fn ask(&mut self, queries: &[f32], t: usize, shape: &Shape, mixed: &mut [f32]) {
+        let (dim, group) = (shape.head_dim, shape.group());
+        work::add(4 * shape.query_width() * self.length);
+        self.heads.resize_with(shape.kv_heads, Head::default);
         let work = |(kv_head, (head, mixed)): (usize, (&mut Head, &mut [f32]))| {
             let mut query = [0.0; 256];
             let mut wide;
@@ -89,8 +104,8 @@ impl KeyValues {
                 }
             };
             for (g, mixed) in mixed.chunks_exact_mut(dim).enumerate() {
-                let from = &joined[shape.query_at(kv_head * group + g)..][..dim];
-                turn(query, from, 0, shape, shape.query_gain());
+                let from = &queries[shape.head_at(kv_head * group + g)..][..dim];
+                turn_one(query, from, t, shape, shape.query_gain());
                 head.attend(query, mixed, shape.scale());
             }
         };
@@ -113,19 +128,10 @@ impl Head {
 }
 
 simd! {
-    fn turn(
+    fn turn_one(
         out: &mut [f32], from: &[f32], t: usize, shape: &Shape, gain: Option<(&[f32], f32)>,
     ) {
-        match gain {
-            None => rotate(out, from, t, shape, 1.0),
-            Some((gain, eps)) => {
-                let inverse = inverse_rms(from, eps);
-                for ((out, x), gain) in out.iter_mut().zip(from).zip(gain) {
-                    *out = x * inverse * gain;
-                }
-                rotate_in_place(out, t, shape, 1.0);
-            }
-        }
+        turn(out, from, t, shape, gain);
     }
 }
 

@@ -1,47 +1,56 @@
-//! From joined projections to mixed values.
+//! From projections to mixed values.
 
-use super::heads::take_head;
+use super::plan::{Part, Plan};
 use super::slots::add_slots;
-use super::{Columns, KEYS, QUERIES, Room, Shape, Slots};
-use crate::gemm::{Store, View, multiply};
+use super::table::{Columns, Inputs};
+use super::{KEYS, QUERIES, Room, Shape, Slots, value_tiles};
+use crate::gemm::{Packed, Store, View, multiply};
 use crate::rows::filled;
 use crate::simd::exp;
+use crate::work;
 use rayon::prelude::*;
 
 /// What [`forward`] returns.
 #[derive(Debug)]
 pub struct Output {
-    /// `[tokens, heads * head_dim]`
+    /// `[queries, heads * head_dim]`; without a route, every token asks.
     pub mixed: Vec<f32>,
-    /// Logarithm of each softmax's sum, `[sequences, heads, time]`.
+    /// Logarithm of each softmax's sum: sequence by sequence, `[heads, queries of the sequence]`.
     pub log_sums: Vec<f32>,
 }
 
 /// Attends within each sequence of `joined`, `[tokens, (heads + 2 kv_heads) * head_dim]`.
 pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
-    let tokens = joined.len() / shape.joined();
-    let (time, dim, width) = (shape.time, shape.head_dim, shape.query_width());
-    let mut log_sums = vec![0.0; tokens * shape.heads];
-    let mixed = filled(tokens * width, |mixed| {
+    let plan = Plan::everyone(joined.len() / shape.joined(), shape.time);
+    mix(&Inputs::joined(joined, shape), &plan, shape, slots)
+}
+
+/// Attends as planned.
+pub(super) fn mix(inputs: &Inputs, plan: &Plan, shape: &Shape, slots: &Slots) -> Output {
+    let (dim, width, group) = (shape.head_dim, shape.query_width(), shape.group());
+    work::add(plan.operations(shape, slots));
+    let mut log_sums = vec![0.0; plan.queries() * shape.heads];
+    let mut rest = log_sums.as_mut_slice();
+    let tasks = plan.tasks(shape.kv_heads).map(|(part, kv_head)| {
+        let (mine, others) = std::mem::take(&mut rest).split_at_mut(group * part.queries.len());
+        rest = others;
+        (part, kv_head, mine)
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let mixed = filled(plan.queries() * width, |mixed| {
         let mixed = Columns::new(mixed, width);
-        let tasks = log_sums.par_chunks_mut(shape.group() * time).enumerate();
-        tasks.with_max_len(1).for_each_init(Room::of_thread, |room, (task, log_sums)| {
-            let (sequence, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
-            let rows = &joined[sequence * time * shape.joined()..][..time * shape.joined()];
-            room.keys.resize(time * dim, 0.0);
-            take_head(&mut room.keys, rows, shape.key_at(kv_head), shape, shape.key_gain());
-            room.pack_keys(dim);
-            room.pack_values(&rows[shape.value_at(kv_head)..], shape);
-            for (g, log_sums) in log_sums.chunks_exact_mut(time).enumerate() {
-                let head = kv_head * shape.group() + g;
-                room.queries.resize(time * dim, 0.0);
-                take_head(&mut room.queries, rows, shape.query_at(head), shape, shape.query_gain());
-                room.out.resize(time * dim, 0.0);
-                attend(room, log_sums, shape, slots, (sequence * time, kv_head));
-                for (t, row) in room.out.chunks_exact(dim).enumerate() {
+        let tasks = tasks.into_par_iter().with_max_len(1);
+        tasks.for_each_init(Room::of_thread, |room, (part, kv_head, log_sums)| {
+            room.take_keys(inputs, &part, kv_head, shape);
+            room.pack_values(inputs, &part, kv_head, shape);
+            for (g, log_sums) in log_sums.chunks_exact_mut(part.queries.len()).enumerate() {
+                let head = kv_head * group + g;
+                room.take_queries(inputs, &part, head, shape);
+                attend(room, log_sums, &part, kv_head, shape, slots);
+                for ((row, _), out) in part.queries.rows().zip(room.out.chunks_exact(dim)) {
                     // SAFETY: this task alone writes this head of this sequence.
-                    let to = unsafe { mixed.row(sequence * time + t, head * dim, dim) };
-                    to.copy_from_slice(row);
+                    let to = unsafe { mixed.row(row, shape.head_at(head), dim) };
+                    to.copy_from_slice(out);
                 }
             }
         });
@@ -49,24 +58,36 @@ pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
     Output { mixed, log_sums }
 }
 
+impl Room {
+    fn pack_values(&mut self, inputs: &Inputs, part: &Part, kv_head: usize, shape: &Shape) {
+        let (tiles, stride) = (value_tiles(inputs, part, kv_head, shape), inputs.key_values.width);
+        self.value_tiles.resize_with(tiles.len(), Packed::default);
+        for (packed, (values, keys)) in self.value_tiles.iter_mut().zip(tiles) {
+            packed.refill(View::rows(values, stride), keys, shape.head_dim);
+        }
+    }
+}
+
 /// One query head against its packed keys and values, into `room.out`.
 fn attend(
     room: &mut Room,
     log_sums: &mut [f32],
+    part: &Part,
+    kv_head: usize,
     shape: &Shape,
     slots: &Slots,
-    (token, kv_head): (usize, usize),
 ) {
-    let (time, dim) = (shape.time, shape.head_dim);
+    let dim = shape.head_dim;
     let Room { queries, out, key_tiles, value_tiles, scores, scratch, .. } = room;
     scores.resize(QUERIES * KEYS, 0.0);
-    for first in (0..time).step_by(QUERIES) {
-        let rows = QUERIES.min(time - first);
-        let queries = &queries[first * dim..(first + rows) * dim];
-        let out = &mut out[first * dim..(first + rows) * dim];
-        let mut softmax = [Running::START; QUERIES];
-        for (tile, start) in (0..first + rows).step_by(KEYS).enumerate() {
-            let keys = KEYS.min(first + rows - start);
+    out.resize(queries.len(), 0.0);
+    for (block, last) in part.blocks() {
+        let (rows, elements) = (block.len(), block.start * dim..block.end * dim);
+        let (queries, out) = (&queries[elements.clone()], &mut out[elements]);
+        let mut softmax = [Softmax::START; QUERIES];
+        let softmax = &mut softmax[..rows];
+        for (tile, start) in (0..last).step_by(KEYS).enumerate() {
+            let keys = KEYS.min(last - start);
             let store = Store { scale: shape.scale(), add: false };
             multiply(
                 [rows, keys, dim],
@@ -77,7 +98,7 @@ fn attend(
                 store,
                 scratch,
             );
-            weigh(scores, out, &mut softmax[..rows], keys, first as isize - start as isize, dim);
+            weigh(scores, out, softmax, &part.seen[block.clone()], start, keys, dim);
             let store = Store { scale: 1.0, add: start > 0 };
             multiply(
                 [rows, dim, keys],
@@ -89,11 +110,10 @@ fn attend(
                 scratch,
             );
         }
-        let seen = &mut softmax[..rows];
-        add_slots(out, seen, queries, slots, token + first, kv_head, shape);
-        for ((row, log_sum), softmax) in
-            out.chunks_exact_mut(dim).zip(&mut log_sums[first..]).zip(&softmax)
-        {
+        let positions = &part.queries.positions[block.clone()];
+        add_slots(out, softmax, queries, slots, part.token, positions, kv_head, shape);
+        let rows = out.chunks_exact_mut(dim).zip(&mut log_sums[block]);
+        for ((row, log_sum), softmax) in rows.zip(softmax) {
             let share = 1.0 / softmax.sum;
             row.iter_mut().for_each(|value| *value *= share);
             *log_sum = softmax.largest + softmax.sum.ln();
@@ -103,25 +123,26 @@ fn attend(
 
 /// A softmax that is still being summed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Running {
+pub(super) struct Softmax {
     pub(super) largest: f32,
     pub(super) sum: f32,
 }
 
-impl Running {
+impl Softmax {
     const START: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
 }
 
 simd! {
     /// Turns a tile of scores into weights relative to each row's largest score so far, and rescales what
-    /// was summed before. Row r sees the keys up to `r + offset`.
+    /// was summed before. Of the keys of the sequence, each row sees the first `seen`; the tile holds `keys`
+    /// of them from `start` on.
     fn weigh(
-        scores: &mut [f32], out: &mut [f32], softmax: &mut [Running], keys: usize, offset: isize,
-        dim: usize,
+        scores: &mut [f32], out: &mut [f32], softmax: &mut [Softmax], seen: &[u32], start: usize,
+        keys: usize, dim: usize,
     ) {
         let rows = scores.chunks_exact_mut(KEYS).zip(out.chunks_exact_mut(dim)).zip(softmax);
-        for (r, ((scores, out), softmax)) in rows.enumerate() {
-            let seen = (r as isize + offset + 1).clamp(0, keys as isize) as usize;
+        for (((scores, out), softmax), seen) in rows.zip(seen) {
+            let seen = (*seen as usize).saturating_sub(start).min(keys);
             let (live, future) = scores[..keys].split_at_mut(seen);
             future.fill(0.0);
             let largest = max(live, softmax.largest);

@@ -1,42 +1,57 @@
-//! Single heads of joined rows: norm and rotation on the way in, and the way back out.
+//! Single heads of rows: norm and rotation on the way in, and the way back out.
 
 use super::Shape;
+use super::plan::Places;
+use super::table::Table;
 use crate::simd::{dot, prefetch};
 
 simd! {
-    /// Copies a head out of joined rows, normalised and rotated.
+    /// Copies the head at column `at` out of rows, normalised and rotated.
     pub(super) fn take_head(
-        out: &mut [f32], joined: &[f32], at: usize, shape: &Shape, gain: Option<(&[f32], f32)>,
+        out: &mut [f32], from: &Table, at: usize, places: &Places, shape: &Shape,
+        gain: Option<(&[f32], f32)>,
     ) {
-        let (dim, stride) = (shape.head_dim, shape.joined());
-        for (t, out) in out.chunks_exact_mut(dim).enumerate() {
-            let from = &joined[t * stride + at..t * stride + at + dim];
+        let (dim, stride) = (shape.head_dim, from.width);
+        let rows = from.from(places.first, at);
+        for (r, (out, t)) in out.chunks_exact_mut(dim).zip(places.positions).enumerate() {
             // A head is a short piece of each row, too short for the hardware to look ahead.
-            if let Some(ahead) = joined.get((t + 8) * stride + at..(t + 8) * stride + at + dim) {
+            if let Some(ahead) = rows.get((r + 8) * stride..(r + 8) * stride + dim) {
                 prefetch(ahead);
             }
-            match gain {
-                None => rotate(out, from, t, shape, 1.0),
-                Some((gain, eps)) => {
-                    let inverse = inverse_rms(from, eps);
-                    for ((out, x), gain) in out.iter_mut().zip(from).zip(gain) {
-                        *out = x * inverse * gain;
-                    }
-                    rotate_in_place(out, t, shape, 1.0);
-                }
+            turn(out, &rows[r * stride..r * stride + dim], *t as usize, shape, gain);
+        }
+    }
+}
+
+/// One head of one row, normalised and rotated.
+#[inline(always)]
+pub(super) fn turn(
+    out: &mut [f32],
+    from: &[f32],
+    t: usize,
+    shape: &Shape,
+    gain: Option<(&[f32], f32)>,
+) {
+    match gain {
+        None => rotate(out, from, t, shape, 1.0),
+        Some((gain, eps)) => {
+            let inverse = inverse_rms(from, eps);
+            for ((out, x), gain) in out.iter_mut().zip(from).zip(gain) {
+                *out = x * inverse * gain;
             }
+            rotate_in_place(out, t, shape, 1.0);
         }
     }
 }
 
 #[inline(always)]
-pub(super) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+fn inverse_rms(x: &[f32], eps: f32) -> f32 {
     1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
 }
 
 /// `direction` is 1 to rotate and -1 to rotate back.
 #[inline(always)]
-pub(super) fn rotate(out: &mut [f32], x: &[f32], t: usize, shape: &Shape, direction: f32) {
+fn rotate(out: &mut [f32], x: &[f32], t: usize, shape: &Shape, direction: f32) {
     let half = shape.head_dim / 2;
     let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
     // Lengths that the compiler can see are equal: without them the loop is not vectorised.
@@ -51,7 +66,7 @@ pub(super) fn rotate(out: &mut [f32], x: &[f32], t: usize, shape: &Shape, direct
 }
 
 #[inline(always)]
-pub(super) fn rotate_in_place(x: &mut [f32], t: usize, shape: &Shape, direction: f32) {
+fn rotate_in_place(x: &mut [f32], t: usize, shape: &Shape, direction: f32) {
     let half = shape.head_dim / 2;
     let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
     let (a, b) = x.split_at_mut(half);

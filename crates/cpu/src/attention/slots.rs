@@ -1,8 +1,10 @@
 //! Depth slots (Mixture-of-Depths Attention): keys and values that earlier blocks left for the same token
 //! join the softmax over the sequence.
 
-use super::forward::Running;
-use super::{Columns, Shape};
+use super::Shape;
+use super::forward::Softmax;
+use super::plan::Part;
+use super::table::Columns;
 use crate::simd::{add_scaled, dot, exp};
 
 /// What earlier blocks left for every token.
@@ -24,17 +26,17 @@ impl Slots<'_> {
 }
 
 simd! {
-    /// Adds the slots of consecutive tokens, the first of which is `token`, to sums over the sequence that
-    /// are not divided yet.
+    /// Adds the slots of queries at `positions` of the sequence that begins with `token` to sums over the
+    /// sequence that are not divided yet.
     pub(super) fn add_slots(
-        out: &mut [f32], softmax: &mut [Running], queries: &[f32], slots: &Slots, token: usize,
-        kv_head: usize, shape: &Shape,
+        out: &mut [f32], softmax: &mut [Softmax], queries: &[f32], slots: &Slots, token: usize,
+        positions: &[u32], kv_head: usize, shape: &Shape,
     ) {
         let dim = shape.head_dim;
         let rows = out.chunks_exact_mut(dim).zip(queries.chunks_exact(dim)).zip(softmax);
-        for (r, ((out, query), softmax)) in rows.enumerate() {
+        for (((out, query), softmax), t) in rows.zip(positions) {
             for slot in 0..slots.count {
-                let at = slots.at(token + r, slot, kv_head, shape);
+                let at = slots.at(token + *t as usize, slot, kv_head, shape);
                 let score = shape.scale() * dot(query, &slots.keys[at..at + dim]);
                 if score > softmax.largest {
                     let shrink = exp(softmax.largest - score);
@@ -54,11 +56,10 @@ simd! {
 pub(super) struct SlotPass<'a> {
     pub(super) queries: &'a [f32],
     pub(super) d_out: &'a [f32],
-    /// `d_out . out` of each token.
+    /// `d_out . out` of each query.
     pub(super) sums: &'a [f32],
     pub(super) log_sums: &'a [f32],
-    /// The sequence's first token.
-    pub(super) token: usize,
+    pub(super) part: &'a Part<'a>,
     pub(super) kv_head: usize,
 }
 
@@ -72,14 +73,15 @@ simd! {
     ) {
         let (dim, scale) = (shape.head_dim, shape.scale());
         let rows = d_queries.chunks_exact_mut(dim).zip(pass.queries.chunks_exact(dim));
-        for (t, ((d_query, query), d_out)) in rows.zip(pass.d_out.chunks_exact(dim)).enumerate() {
+        for (r, ((d_query, query), d_out)) in rows.zip(pass.d_out.chunks_exact(dim)).enumerate() {
+            let token = pass.part.token + pass.part.queries.positions[r] as usize;
             for slot in 0..slots.count {
-                let at = slots.at(pass.token + t, slot, pass.kv_head, shape);
+                let at = slots.at(token, slot, pass.kv_head, shape);
                 let (key, value) = (&slots.keys[at..at + dim], &slots.values[at..at + dim]);
-                let weight = exp(scale * dot(query, key) - pass.log_sums[t]);
-                let d_score = weight * (dot(d_out, value) - pass.sums[t]) * scale;
+                let weight = exp(scale * dot(query, key) - pass.log_sums[r]);
+                let d_score = weight * (dot(d_out, value) - pass.sums[r]) * scale;
                 add_scaled(d_query, d_score, key);
-                let (row, column) = ((pass.token + t) * slots.count + slot, pass.kv_head * dim);
+                let (row, column) = (token * slots.count + slot, pass.kv_head * dim);
                 // SAFETY: this task's alone, as said above.
                 unsafe {
                     add_scaled(d_keys.row(row, column, dim), d_score, query);

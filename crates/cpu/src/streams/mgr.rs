@@ -28,6 +28,16 @@
 //! | b | n, or n+1 (b_0 first) if competitive | where the junction gates |
 //! | w2 | d | everywhere but at junction 0 |
 //! | gain | d | everywhere |
+//! | w1, b of the next junction | as above | where tokens may skip the site in between |
+//!
+//! # Skipping
+//!
+//! The gates of a write depend on nothing but the streams that its site reads, so with a [`Skip`] they are
+//! opened one junction earlier, by the last part of that junction's parameters, and handed on. A token
+//! whose widest gate `b = max_i beta_i` is below the threshold skips the site: its streams stay as they
+//! are, which moves stream i by `beta_i |f - s_i|` less. Who runs writes with `beta_i (b - t) / b`, where t
+//! is what the rule takes off. Where streams are still appended nobody skips. The gradient of w1 and b is
+//! that of the junction that writes; of the last part it is zero.
 //!
 //! # Backward
 //!
@@ -47,8 +57,10 @@
 //! place, too.
 
 mod backward;
+mod decision;
 mod forward;
 mod gate;
+mod layout;
 mod saved;
 mod sums;
 #[cfg(test)]
@@ -58,15 +70,18 @@ pub use gate::Gate;
 pub use saved::Memory;
 
 use super::tiles::{sum_of_partials, tile, tile_count};
-use super::{Gradient, Stream, TILE};
+use super::{Gradient, Skip, Stream, TILE};
+use crate::route::Route;
 use crate::rows::{Rows, filled};
 use backward::{BackwardTile, backward_tile};
+use decision::{Opened, Rule};
 use forward::{ForwardTile, forward_tile};
+use layout::{Junction, Params, Shape};
 use rayon::prelude::*;
 use saved::{Saved, Saving};
 
 /// Settings of [`Mgr`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Features of a token.
     pub width: usize,
@@ -78,6 +93,8 @@ pub struct Settings {
     pub gate: Gate,
     /// How the backward pass gets back what the forward pass overwrote.
     pub memory: Memory,
+    /// Which tokens skip which sub-layers, in the order in which the stream goes past them.
+    pub skip: Option<Skip>,
 }
 
 /// n streams and how they are carried past the sub-layers.
@@ -85,8 +102,8 @@ pub struct Settings {
 pub struct Mgr {
     shape: Shape,
     memory: Memory,
+    skip: Option<Skip>,
     keep: bool,
-    junctions: usize,
     /// Junctions gone through.
     passed: usize,
     /// `[tokens, slots, width]`; a slot is written when its stream is appended.
@@ -95,6 +112,10 @@ pub struct Mgr {
     inverse_rms: Vec<f32>,
     /// How far [`saved`] let errors grow, `[tokens, slots]`.
     drift: Vec<f32>,
+    /// The gates of the next write, one for each tile; none if the next junction has to open them.
+    opened: Vec<Opened>,
+    /// Who runs the next site.
+    route: Option<Route>,
     /// Gradient of the streams, laid out as they are; empty before the backward pass.
     d_streams: Vec<f32>,
     kept: Vec<Kept>,
@@ -109,24 +130,32 @@ struct Kept {
     write: Option<Rows>,
     /// One for each tile.
     saved: Vec<Saved>,
+    /// Who ran the site that wrote, for each tile; none if that was not asked.
+    runs: Vec<Vec<bool>>,
 }
 
 impl Mgr {
     /// No streams yet. There will be `junctions` junctions, one more than sub-layers; without `keep` they
     /// keep nothing for a backward pass.
     pub fn new(settings: Settings, junctions: usize, keep: bool) -> Self {
-        let Settings { width, eps, streams, gate, memory } = settings;
-        assert!(width > 0 && streams > 0, "a stream of some width is needed, not {settings:?}");
-        let shape = Shape { width, eps, streams, slots: streams.min(junctions), gate };
+        let Settings { width, eps, streams, gate, memory, skip } = settings;
+        assert!(width > 0 && streams > 0, "{streams} streams of width {width} hold nothing");
+        let sites = junctions.saturating_sub(1);
+        let rules = skip.as_ref().map_or(sites, |skip| skip.thresholds.len());
+        assert_eq!(rules, sites, "thresholds, one for each site");
+        let slots = streams.min(junctions);
+        let shape = Shape { width, eps, streams, slots, gate, junctions, skips: skip.is_some() };
         Self {
             shape,
             memory,
+            skip,
             keep,
-            junctions,
             passed: 0,
             streams: Vec::new(),
             inverse_rms: Vec::new(),
             drift: Vec::new(),
+            opened: Vec::new(),
+            route: None,
             d_streams: Vec::new(),
             kept: Vec::new(),
         }
@@ -152,7 +181,8 @@ impl Mgr {
 
 impl Stream for Mgr {
     fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
-        assert!(self.passed < self.junctions, "there are only {} junctions", self.junctions);
+        let junctions = self.shape.junctions;
+        assert!(self.passed < junctions, "there are only {junctions} junctions");
         let junction = self.shape.junction(self.passed);
         let params = Params::split(params, &self.shape, junction);
         let values = write.values();
@@ -162,10 +192,13 @@ impl Stream for Mgr {
         }
         let (shape, saving) = (self.shape, self.saving(junction));
         let rows = TILE * shape.slots;
-        let (mut numbers, mut saved) = (Vec::new(), Vec::new());
+        let rule = Rule::of(&self.skip, junction, self.passed);
+        let opened = std::mem::take(&mut self.opened);
+        let mut numbers = Vec::new();
+        let (mut saved, mut next): (Vec<Saved>, Vec<Opened>) = Default::default();
         let answer = filled(values.len(), |answer| {
             numbers = filled(tokens * junction.numbers(), |numbers| {
-                saved = (answer.par_chunks_mut(TILE * shape.width))
+                (saved, next) = (answer.par_chunks_mut(TILE * shape.width))
                     .zip(values.par_chunks(TILE * shape.width))
                     .zip(self.streams.par_chunks_mut(rows * shape.width))
                     .zip(self.inverse_rms.par_chunks_mut(rows))
@@ -175,23 +208,36 @@ impl Stream for Mgr {
                     .with_max_len(1)
                     .map(|(i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
                         let quota = saving.quota(i * rows..i * rows + drift.len());
-                        let tile =
-                            ForwardTile { write, streams, inverse_rms, drift, numbers, answer };
-                        forward_tile(&shape, junction, params, quota, tile)
+                        let opened = opened.get(i);
+                        let first = i * TILE;
+                        let tile = ForwardTile {
+                            write,
+                            streams,
+                            inverse_rms,
+                            drift,
+                            numbers,
+                            opened,
+                            first,
+                            answer,
+                        };
+                        forward_tile(&shape, junction, params, rule, quota, tile)
                     })
-                    .collect();
+                    .unzip();
             });
         });
         self.passed += 1;
+        self.route = Route::of(next.iter().flat_map(|tile| tile.runs.iter().copied()));
+        self.opened = if junction.decides { next } else { Vec::new() };
         if self.keep {
             let write = junction.gates.then_some(write);
-            self.kept.push(Kept { numbers, write, saved });
+            let runs = opened.into_iter().map(|tile| tile.runs).collect();
+            self.kept.push(Kept { numbers, write, saved, runs });
         }
         answer
     }
 
     fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient {
-        let Kept { mut numbers, write, saved } =
+        let Kept { mut numbers, write, saved, runs } =
             self.kept.pop().expect("the stream keeps what its backward pass needs");
         self.passed -= 1;
         let shape = self.shape;
@@ -203,6 +249,8 @@ impl Stream for Mgr {
             self.d_streams = filled(self.streams.len(), |_| ());
         }
         let write = write.as_ref().map_or(&[][..], |write| write.values());
+        let site = self.passed.checked_sub(1);
+        let rule = site.and_then(|site| Rule::of(&self.skip, shape.junction(site), site));
         let rows = TILE * shape.slots;
         let mut partials = vec![0.0; tile_count(d_input.len() / shape.width) * length];
         let d_write = filled(d_input.len(), |d_write| {
@@ -228,150 +276,16 @@ impl Stream for Mgr {
                         inverse_rms,
                         numbers,
                         saved,
+                        runs: runs.get(i).map_or(&[], |runs| runs),
                         d_write,
                     };
-                    backward_tile(&shape, junction, params, fresh, tile, d_params);
+                    backward_tile(&shape, junction, params, rule, fresh, tile, d_params);
                 });
         });
         Gradient { write: d_write, params: sum_of_partials(&partials, length) }
     }
-}
 
-/// What all junctions have in common.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    width: usize,
-    eps: f32,
-    /// n.
-    streams: usize,
-    /// Streams there is room for: n, or fewer if there are not so many writes.
-    slots: usize,
-    gate: Gate,
-}
-
-impl Shape {
-    fn junction(&self, index: usize) -> Junction {
-        let gates = index >= self.streams;
-        let before = index.min(self.streams);
-        Junction { gates, before, after: if gates { before } else { before + 1 } }
-    }
-
-    /// Of the parameters' parts.
-    fn lengths(&self, junction: Junction) -> [usize; 4] {
-        let gate = if junction.gates { self.width } else { 0 };
-        let bias = if junction.gates { self.gate.biases(self.streams) } else { 0 };
-        let pool = if junction.pools() { self.width } else { 0 };
-        [gate, bias, pool, self.width]
-    }
-
-    /// `1 / sqrt(mean + eps)` of a sum of squares.
-    #[inline(always)]
-    fn inverse_rms(&self, squares: f32) -> f32 {
-        1.0 / (squares / self.width as f32 + self.eps).sqrt()
-    }
-}
-
-/// What one junction does.
-#[derive(Clone, Copy, Debug)]
-struct Junction {
-    /// Whether the write is gated into all streams, instead of being appended as a new one.
-    gates: bool,
-    /// Streams before the write.
-    before: usize,
-    /// Streams after the write.
-    after: usize,
-}
-
-impl Junction {
-    /// Whether the reader's query weighs the streams, instead of reading the only one.
-    #[inline(always)]
-    fn pools(self) -> bool {
-        self.before > 0
-    }
-
-    /// Lengths of the parts of [`Numbers`] for one token.
-    #[inline(always)]
-    fn number_lengths(self) -> [usize; 2] {
-        let gated = if self.gates { self.before } else { 0 };
-        let pooled = if self.pools() { self.after } else { 0 };
-        [gated, pooled]
-    }
-
-    /// Length of [`Numbers`] for one token.
-    fn numbers(self) -> usize {
-        let [gated, pooled] = self.number_lengths();
-        3 * gated + 2 * pooled + 1
-    }
-}
-
-/// What a junction computes for a token besides vectors; kept for the backward pass.
-struct Numbers<'a> {
-    /// u.
-    gate_scores: &'a mut [f32],
-    /// beta.
-    gates: &'a mut [f32],
-    /// r before the write.
-    rms_before: &'a mut [f32],
-    /// v.
-    scores: &'a mut [f32],
-    /// alpha.
-    weights: &'a mut [f32],
-    /// `1 / sqrt(mean(h^2) + eps)`.
-    reading_rms: &'a mut f32,
-}
-
-impl<'a> Numbers<'a> {
-    #[inline(always)]
-    fn split(numbers: &'a mut [f32], junction: Junction) -> Self {
-        let [gated, pooled] = junction.number_lengths();
-        let (gate_scores, rest) = numbers.split_at_mut(gated);
-        let (gates, rest) = rest.split_at_mut(gated);
-        let (rms_before, rest) = rest.split_at_mut(gated);
-        let (scores, rest) = rest.split_at_mut(pooled);
-        let (weights, rest) = rest.split_at_mut(pooled);
-        Self { gate_scores, gates, rms_before, scores, weights, reading_rms: &mut rest[0] }
-    }
-}
-
-/// A junction's parameters, in the layout of the module's head; missing parts are empty.
-#[derive(Clone, Copy, Debug)]
-struct Params<'a> {
-    /// w1.
-    gate_query: &'a [f32],
-    /// b.
-    gate_bias: &'a [f32],
-    /// w2.
-    pool_query: &'a [f32],
-    gain: &'a [f32],
-}
-
-impl<'a> Params<'a> {
-    fn split(params: &'a [f32], shape: &Shape, junction: Junction) -> Self {
-        let [gate, bias, pool, gain] = shape.lengths(junction);
-        assert_eq!(params.len(), gate + bias + pool + gain, "parameters of {junction:?}");
-        let (gate_query, rest) = params.split_at(gate);
-        let (gate_bias, rest) = rest.split_at(bias);
-        let (pool_query, gain) = rest.split_at(pool);
-        Self { gate_query, gate_bias, pool_query, gain }
-    }
-}
-
-/// The gradient of [`Params`].
-#[derive(Debug)]
-struct ParamGradients<'a> {
-    gate_query: &'a mut [f32],
-    gate_bias: &'a mut [f32],
-    pool_query: &'a mut [f32],
-    gain: &'a mut [f32],
-}
-
-impl<'a> ParamGradients<'a> {
-    #[inline(always)]
-    fn split(params: &'a mut [f32], shape: &Shape, junction: Junction) -> Self {
-        let [gate, bias, pool, _] = shape.lengths(junction);
-        let (gate_query, rest) = params.split_at_mut(gate);
-        let (gate_bias, rest) = rest.split_at_mut(bias);
-        let (pool_query, gain) = rest.split_at_mut(pool);
-        Self { gate_query, gate_bias, pool_query, gain }
+    fn route(&self) -> Option<Route> {
+        self.route.clone()
     }
 }

@@ -7,9 +7,10 @@
 //!   `s = ln n + log_gain`.
 //! - Junction k turns r by the write f of site k - 1, whose gain g was set one junction earlier:
 //!   `c = f - mean(f)`, `q = c - (c.r / r.r) r`, `u = q / sqrt(mean(q^2) + 1e-12)`,
-//!   `r' = rms(r + g u)`, `s' = s + ln(1 + g^2) / 2`. Where `|g|` is below the threshold, r and s stay.
+//!   `r' = rms(r + g u)`, `s' = s + ln(1 + g^2) / 2`. Of tokens that skip site k - 1, r and s stay.
 //! - If site k follows, r is the answer and sets that site's gain:
-//!   `g = alpha max(S, 1e-6)^beta`, `S = sum_i share_i sigmoid(w_i.r + b_i)`.
+//!   `g = alpha max(S, 1e-6)^beta`, `S = sum_i share_i sigmoid(w_i.r + b_i)`. From `|g|` a [`Skip`] decides
+//!   whether the token skips the site, and what is taken off the gain if it does not.
 //! - After the last site the answer is `r exp(s) / d`.
 //!
 //! # Parameters of a junction
@@ -23,15 +24,18 @@
 //! turn, and C open gates and three numbers per token that tell the gain. u and r' are computed again:
 //! that is cheaper than to fetch them from memory.
 
+mod backward;
 mod modulator;
 mod product;
 mod rotation;
 #[cfg(test)]
 mod tests;
 
-use super::{Gradient, Stream, TILE};
+use super::{Gradient, Skip, Stream, TILE};
+use crate::route::Route;
 use crate::rows::{Rows, filled};
-use modulator::{Gain, Modulator, ModulatorGradient};
+use backward::{Back, Scratch, TileGradient};
+use modulator::{Gain, Modulator, Order};
 use rayon::prelude::*;
 use rotation::Turn;
 use std::ops::Range;
@@ -46,7 +50,7 @@ pub struct Nag {
     width: usize,
     sites: usize,
     directions: usize,
-    skip_threshold: Option<f32>,
+    skip: Option<Skip>,
     keep: bool,
     /// The junction that comes next on the way forward.
     junction: usize,
@@ -58,6 +62,8 @@ pub struct Nag {
     /// How the gain of each site so far was set, in order; of the last one only, if there is no way
     /// back.
     modulations: Vec<Modulation>,
+    /// Who runs the next site.
+    route: Option<Route>,
     d_lanes: Lanes,
     /// Of the gains of the site that was last gone back through.
     d_gains: Vec<f32>,
@@ -97,28 +103,31 @@ struct Modulation {
 
 impl Nag {
     /// A stream past `sites` sub-layers, thus with `sites + 1` junctions, where each site has a
-    /// modulator of `directions` directions. Tokens whose gain is smaller than `skip_threshold` in
-    /// magnitude are not turned. With `keep` false there is no way back.
+    /// modulator of `directions` directions. `skip` says which tokens are not turned; without it all are.
+    /// With `keep` false there is no way back.
     pub fn new(
         width: usize,
         sites: usize,
         directions: usize,
-        skip_threshold: Option<f32>,
+        skip: Option<Skip>,
         keep: bool,
     ) -> Self {
         assert!(width > 0, "a direction needs at least one element");
         assert!(directions > 0, "a modulator needs at least one direction");
+        let rules = skip.as_ref().map_or(sites, |skip| skip.thresholds.len());
+        assert_eq!(rules, sites, "thresholds, one for each site");
         Self {
             width,
             sites,
             directions,
-            skip_threshold,
+            skip,
             keep,
             junction: 0,
             lanes: Lanes::default(),
             spare: Vec::new(),
             arrivals: Vec::new(),
             modulations: Vec::new(),
+            route: None,
             d_lanes: Lanes::default(),
             d_gains: Vec::new(),
         }
@@ -153,14 +162,19 @@ impl Nag {
             });
             return None;
         };
-        let transposed = modulator.transposed(tokens);
+        let order = if self.skip.is_some() { Order::AlwaysTheSame } else { Order::Fastest };
+        let layout = modulator.layout(tokens, order);
         let mut modulation =
             Modulation { open: room(tokens * count), gains: vec![Gain::default(); tokens] };
         tiles
             .zip(modulation.open.par_chunks_mut(TILE * count))
             .zip(modulation.gains.par_chunks_mut(TILE))
-            .for_each(|(((direction, _, answer), open), gains)| {
-                modulator::modulate(gains, open, direction, modulator, transposed.as_deref());
+            .enumerate()
+            .for_each(|(tile, (((direction, _, answer), open), gains))| {
+                modulator::modulate(gains, open, direction, modulator, &layout);
+                if let Some(skip) = &self.skip {
+                    modulator::decide(gains, skip, self.junction, tile * TILE);
+                }
                 answer.copy_from_slice(direction);
             });
         Some(modulation)
@@ -177,7 +191,7 @@ impl Nag {
 
 impl Stream for Nag {
     fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
-        let (width, threshold) = (self.width, self.skip_threshold);
+        let width = self.width;
         let values = write.values();
         let tokens = values.len() / width;
         let (log_gain, modulator) = self.parse(self.junction, params);
@@ -202,7 +216,7 @@ impl Stream for Nag {
             let gains = &self.modulations.last().expect("a site before this junction").gains;
             let arrive = |tokens: Range<usize>, r: &mut [f32], s: &mut [f32], t: &mut [Turn]| {
                 let (f, before) = (&values[rows(&tokens, width)], &before[rows(&tokens, width)]);
-                rotation::turn(r, s, t, f, before, &gains[tokens], threshold);
+                rotation::turn(r, s, t, f, before, &gains[tokens]);
             };
             let modulation = self.pass(&mut after, &mut turns, &mut answer, modulator, arrive);
             (modulation, Origin::Turn { write: write.clone(), turns })
@@ -210,6 +224,8 @@ impl Stream for Nag {
 
         self.junction += 1;
         self.lanes = after;
+        let decided = modulation.as_ref().filter(|_| self.skip.is_some());
+        self.route = decided.and_then(|site| Route::of(site.gains.iter().map(|gain| gain.runs)));
         if self.keep {
             self.arrivals.push(Arrival { before, origin });
         } else {
@@ -237,7 +253,6 @@ impl Stream for Nag {
         let mut write = if before.is_empty() { room(d_input.len()) } else { before };
         let back = Back {
             width,
-            threshold: self.skip_threshold,
             origin: &origin,
             gains: self.modulations.last().map_or(&[], |modulation| &modulation.gains),
             log_norm: &self.lanes.log_norm,
@@ -271,119 +286,9 @@ impl Stream for Nag {
         self.d_gains = d_gains;
         Gradient { write, params: add_in_order(sums) }
     }
-}
 
-/// A junction on the way back.
-struct Back<'a> {
-    width: usize,
-    threshold: Option<f32>,
-    origin: &'a Origin,
-    /// Of the site whose write arrived here; none for the embedding.
-    gains: &'a [Gain],
-    /// After the last junction.
-    log_norm: &'a [f32],
-    /// How the gain of the next site was set; none if the directions left for the head.
-    left: Option<(Modulator<'a>, &'a Modulation)>,
-    d_input: &'a [f32],
-}
-
-/// The gradients of a tile's tokens, and the sum over tiles for the parameters.
-struct TileGradient<'a> {
-    /// Comes as the direction before the junction if there was one, leaves as the gradient of the write.
-    write: &'a mut [f32],
-    /// Comes as that of the direction after the junction, leaves as that of the one before.
-    direction: &'a mut [f32],
-    log_norm: &'a mut [f32],
-    /// Come as those of the site after the junction, leave as those of the one before.
-    gains: &'a mut [f32],
-    params: &'a mut [f32],
-}
-
-/// What one tile after the other is computed in.
-struct Scratch {
-    /// The directions after the junction.
-    direction: Vec<f32>,
-    /// The unit turning parts of the writes.
-    part: Vec<f32>,
-    /// Gradients of the gates' arguments.
-    d_gates: Vec<f32>,
-}
-
-impl Scratch {
-    fn new(width: usize, directions: usize) -> Self {
-        Self {
-            direction: room(TILE * width),
-            part: room(TILE * width),
-            d_gates: room(TILE * directions),
-        }
-    }
-}
-
-impl Back<'_> {
-    fn tile(&self, first: usize, d: TileGradient, scratch: &mut Scratch) {
-        let count = d.log_norm.len();
-        let tokens = first..first + count;
-        let rows = rows(&tokens, self.width);
-        let direction = &mut scratch.direction[..count * self.width];
-        let part = &mut scratch.part[..count * self.width];
-        match self.origin {
-            Origin::Embedding { embedding, norms } => {
-                let embedding = &embedding.values()[rows.clone()];
-                rotation::enter_again(direction, embedding, &norms[tokens.clone()]);
-            }
-            Origin::Turn { write, turns } => rotation::turn_again(
-                direction,
-                part,
-                &write.values()[rows.clone()],
-                d.write,
-                &self.gains[tokens.clone()],
-                &turns[tokens.clone()],
-                self.threshold,
-            ),
-        }
-
-        let d_input = &self.d_input[rows.clone()];
-        let (d_log_gain, d_modulator) =
-            d.params.split_at_mut(usize::from(matches!(self.origin, Origin::Embedding { .. })));
-        match self.left {
-            Some((modulator, Modulation { open, gains })) => {
-                let directions = open.len() / gains.len();
-                modulator::modulate_back(
-                    d.direction,
-                    ModulatorGradient::new(d_modulator, directions, self.width),
-                    &mut scratch.d_gates[..count * directions],
-                    d_input,
-                    d.gains,
-                    direction,
-                    &open[tokens.start * directions..tokens.end * directions],
-                    &gains[tokens.clone()],
-                    modulator,
-                );
-            }
-            None => {
-                let log_norm = &self.log_norm[tokens.clone()];
-                rotation::read_out_back(d.direction, d.log_norm, d_input, direction, log_norm);
-            }
-        }
-
-        match self.origin {
-            Origin::Embedding { norms, .. } => {
-                d_log_gain[0] += d.log_norm.iter().sum::<f32>();
-                let norms = &norms[tokens];
-                rotation::enter_back(d.write, d.direction, d.log_norm, direction, norms);
-            }
-            Origin::Turn { turns, .. } => rotation::turn_back(
-                d.write,
-                d.direction,
-                d.gains,
-                d.log_norm,
-                direction,
-                part,
-                &self.gains[tokens.clone()],
-                &turns[tokens],
-                self.threshold,
-            ),
-        }
+    fn route(&self) -> Option<Route> {
+        self.route.clone()
     }
 }
 

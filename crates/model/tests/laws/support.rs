@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Settings other than the defaults, which are tried as well.
-const VARIANTS: [&str; 18] = [
+const VARIANTS: [&str; 25] = [
     "mixln:post_fraction=0.5",
     "highway:gate=scalar",
     "hc:dynamic=false",
@@ -28,6 +28,14 @@ const VARIANTS: [&str; 18] = [
     "mgr:streams=7",
     "mgr:streams=9",
     SKIPPING,
+    "nag:directions=3,skip_threshold=0.25,skip_shrink=1.0",
+    "nag:directions=3,skip_threshold=0.25,skip_kv=drop",
+    // Nobody runs the first MLP, nor the second attention.
+    "nag:directions=3,skip_threshold=[0.0,9.0,9.0,0.0,0.25,0.25]",
+    "mgr:streams=2,skip_threshold=0.4",
+    "mgr:streams=2,gate=independent,skip_threshold=0.55,skip_shrink=0.5,skip_kv=drop",
+    "mgr:streams=3,skip_threshold={\"attention\":9.0,\"mlp\":0.3}",
+    "mgr:streams=4,skip_threshold=0.0",
 ];
 
 /// A threshold in the middle of the gains, so that some tokens skip and others run.
@@ -78,6 +86,8 @@ pub(crate) fn configs() -> Vec<ModelConfig> {
                 ..base()
             })
         })
+        // Tokens without keys leave no depth slots.
+        .filter(|config| config.check().is_ok())
         .collect()
 }
 

@@ -1,9 +1,10 @@
 //! The backward pass of a tile.
 
+use super::decision::Rule;
 use super::forward::pool;
+use super::layout::{Junction, Numbers, ParamGradients, Params, Shape};
 use super::saved::Saved;
 use super::sums::{REGISTER, dot_difference};
-use super::{Junction, Numbers, ParamGradients, Params, Shape};
 use crate::simd::{add_scaled, dot, total};
 use std::array::from_fn;
 
@@ -17,6 +18,8 @@ pub(super) struct BackwardTile<'a> {
     pub(super) inverse_rms: &'a mut [f32],
     pub(super) numbers: &'a mut [f32],
     pub(super) saved: &'a Saved,
+    /// Who ran the site that wrote; empty if everybody did.
+    pub(super) runs: &'a [bool],
     pub(super) d_write: &'a mut [f32],
 }
 
@@ -32,12 +35,13 @@ struct Token<'a> {
 }
 
 simd! {
-    /// Goes back through the read, then through the write. Adds to `d_params`; if `fresh`, the gradient
-    /// of the streams is zero and was not written yet.
+    /// Goes back through the read, then through the write, which obeyed the rule. Adds to `d_params`; if
+    /// `fresh`, the gradient of the streams is zero and was not written yet.
     pub(super) fn backward_tile(
         shape: &Shape,
         junction: Junction,
         params: Params<'_>,
+        rule: Option<Rule<'_>>,
         fresh: bool,
         tile: BackwardTile<'_>,
         d_params: &mut [f32],
@@ -46,6 +50,7 @@ simd! {
         let mut d_params = ParamGradients::split(d_params, shape, junction);
         let (mut h, mut g) = (vec![0.0; width], vec![0.0; width]);
         let mut d_scores = vec![0.0; junction.after];
+        let mut gates = vec![0.0; if rule.is_some() { junction.after } else { 0 }];
         let mut saved = tile.saved.iter(width).peekable();
         let mut writes = tile.write.chunks_exact(width);
         let tokens = (tile.streams.chunks_exact_mut(shape.slots * width))
@@ -73,14 +78,27 @@ simd! {
             if junction.pools() {
                 back_through_softmax(token.streams, token.numbers.weights, &g, &mut d_scores);
             }
-            if junction.gates {
-                let saved = |i| saved.next_if(|(row, _)| *row == t * shape.slots + i);
-                undo_lerps(params, &mut token, &g, &mut d_scores, saved, &mut d_params);
-                shape.gate.backward(token.numbers.gates, &mut d_scores, d_params.gate_bias);
-                undo_gates(params, &mut token, &d_scores, &mut d_params);
-            } else {
+            if !junction.gates {
                 undo_append(params, &mut token, &g, &d_scores, &mut d_params);
+                continue;
             }
+            let saved = |i| saved.next_if(|(row, _)| *row == t * shape.slots + i);
+            if tile.runs.get(t) == Some(&false) {
+                undo_nothing(params, &mut token, &g, &d_scores, saved, &mut d_params);
+                continue;
+            }
+            undo_lerps(params, &mut token, &g, &mut d_scores, saved, &mut d_params);
+            let opened = match rule {
+                Some(rule) => {
+                    // Cheaper than to keep them next to what is left of them.
+                    shape.gate.open(token.numbers.gate_scores, params.gate_bias, &mut gates);
+                    rule.backward(&gates, &mut d_scores);
+                    &*gates
+                }
+                None => token.numbers.gates,
+            };
+            shape.gate.backward(opened, &mut d_scores, d_params.gate_bias);
+            undo_gates(params, &mut token, &d_scores, &mut d_params);
         }
     }
 }
@@ -98,16 +116,49 @@ fn undo_append(
     if params.pool_query.is_empty() {
         add_scaled(token.d_streams, 1.0, g);
     } else {
-        let rows = token.streams.chunks_exact(width).zip(token.d_streams.chunks_exact_mut(width));
-        for (i, (stream, d_stream)) in rows.enumerate() {
-            let (weight, score) = (token.numbers.weights[i], token.numbers.scores[i]);
-            let slope = Slope::of(score, d_scores[i], token.inverse_rms[i], width);
-            let d_query = &mut *d_params.pool_query;
-            back_through_pool(weight, slope, g, params.pool_query, stream, d_stream, d_query);
-        }
+        undo_reading(params, token, g, d_scores, d_params);
     }
     let last = token.d_streams.len() - width;
     token.d_write.copy_from_slice(&token.d_streams[last..]);
+}
+
+/// Goes back through the reading alone: the token did not write.
+#[inline(always)]
+fn undo_nothing<'s>(
+    params: Params<'_>,
+    token: &mut Token<'_>,
+    g: &[f32],
+    d_scores: &[f32],
+    mut saved: impl FnMut(usize) -> Option<(usize, &'s [f32])>,
+    d_params: &mut ParamGradients<'_>,
+) {
+    undo_reading(params, token, g, d_scores, d_params);
+    token.d_write.fill(0.0);
+    for (i, stream) in token.streams.chunks_exact_mut(g.len()).enumerate() {
+        // Whatever later writes did to it when they were undone, it counts as exact from here on.
+        if let Some((_, before)) = saved(i) {
+            stream.copy_from_slice(before);
+        }
+    }
+}
+
+/// Goes back through a reading of several streams.
+#[inline(always)]
+fn undo_reading(
+    params: Params<'_>,
+    token: &mut Token<'_>,
+    g: &[f32],
+    d_scores: &[f32],
+    d_params: &mut ParamGradients<'_>,
+) {
+    let width = g.len();
+    let rows = token.streams.chunks_exact(width).zip(token.d_streams.chunks_exact_mut(width));
+    for (i, (stream, d_stream)) in rows.enumerate() {
+        let (weight, score) = (token.numbers.weights[i], token.numbers.scores[i]);
+        let slope = Slope::of(score, d_scores[i], token.inverse_rms[i], width);
+        let d_query = &mut *d_params.pool_query;
+        back_through_pool(weight, slope, g, params.pool_query, stream, d_stream, d_query);
+    }
 }
 
 /// Goes back through the reading and the write of all streams, up to the gates, whose gradient

@@ -1,9 +1,10 @@
 //! The forward pass of a tile.
 
+use super::decision::{Opened, Rule};
 use super::gate::softmax;
+use super::layout::{Junction, Numbers, Params, Shape};
 use super::saved::{Quota, Saved};
 use super::sums::lerp_square_and_dot;
-use super::{Junction, Numbers, Params, Shape};
 use crate::simd::{add_scaled, dot};
 
 /// The part of the tensors that a tile of tokens owns.
@@ -13,46 +14,61 @@ pub(super) struct ForwardTile<'a> {
     pub(super) inverse_rms: &'a mut [f32],
     pub(super) drift: &'a mut [f32],
     pub(super) numbers: &'a mut [f32],
+    /// The gates, if the junction before opened them.
+    pub(super) opened: Option<&'a Opened>,
+    /// The number of the tile's first token.
+    pub(super) first: usize,
     pub(super) answer: &'a mut [f32],
 }
 
 simd! {
-    /// Writes, then reads.
+    /// Writes, then reads. With a rule, also opens the gates of the next write.
     pub(super) fn forward_tile(
         shape: &Shape,
         junction: Junction,
         params: Params<'_>,
+        rule: Option<Rule<'_>>,
         quota: Quota,
         tile: ForwardTile<'_>,
-    ) -> Saved {
-        let ForwardTile { write, streams, inverse_rms, drift, numbers, answer } = tile;
+    ) -> (Saved, Opened) {
+        let ForwardTile { write, streams, inverse_rms, drift, numbers, opened, first, answer } = tile;
         let saved = if junction.gates {
-            let gates = open_gates(shape, junction, params, streams, inverse_rms, numbers);
+            let gates = open_gates(shape, junction, params, streams, inverse_rms, numbers, opened);
             Saved::choose(quota, &gates, drift, streams, shape.width)
         } else {
             Saved::default()
         };
+        let runs = opened.map_or(&[][..], |opened| &opened.runs);
+        let mut next = Opened::default();
         let tokens = streams
             .chunks_exact_mut(shape.slots * shape.width)
             .zip(inverse_rms.chunks_exact_mut(shape.slots))
             .zip(numbers.chunks_exact_mut(junction.numbers()))
             .zip(write.chunks_exact(shape.width))
-            .zip(answer.chunks_exact_mut(shape.width));
-        for ((((streams, inverse_rms), numbers), write), answer) in tokens {
+            .zip(answer.chunks_exact_mut(shape.width))
+            .enumerate();
+        for (t, ((((streams, inverse_rms), numbers), write), answer)) in tokens {
             let streams = &mut streams[..junction.after * shape.width];
             let mut numbers = Numbers::split(numbers, junction);
-            if junction.gates {
-                lerp(shape, params, write, streams, inverse_rms, &mut numbers);
-            } else {
+            if !junction.gates {
                 append(shape, params, write, streams, inverse_rms, &mut numbers);
+            } else if runs.get(t) == Some(&false) {
+                // Not even with a gate of zero: the write may be no number.
+                score(params.pool_query, streams, inverse_rms, numbers.scores);
+            } else {
+                lerp(shape, params, write, streams, inverse_rms, &mut numbers);
             }
             read(shape, junction, params, streams, numbers, answer);
+            if let Some(rule) = rule {
+                open_next(shape, params, rule, first + t, streams, inverse_rms, &mut next);
+            }
         }
-        saved
+        (saved, next)
     }
 }
 
-/// Opens all gates of the tile, before any stream changes. Returns the gate of every row.
+/// Opens all gates of the tile, before any stream changes, unless that is done. Returns the gate of every
+/// row.
 #[inline(always)]
 fn open_gates(
     shape: &Shape,
@@ -61,20 +77,48 @@ fn open_gates(
     streams: &[f32],
     inverse_rms: &[f32],
     numbers: &mut [f32],
+    opened: Option<&Opened>,
 ) -> Vec<f32> {
     let mut gates = Vec::with_capacity(inverse_rms.len());
     let tokens = streams
         .chunks_exact(shape.slots * shape.width)
         .zip(inverse_rms.chunks_exact(shape.slots))
-        .zip(numbers.chunks_exact_mut(junction.numbers()));
-    for ((streams, inverse_rms), numbers) in tokens {
+        .zip(numbers.chunks_exact_mut(junction.numbers()))
+        .enumerate();
+    for (t, ((streams, inverse_rms), numbers)) in tokens {
         let numbers = Numbers::split(numbers, junction);
         numbers.rms_before.copy_from_slice(inverse_rms);
-        score(params.gate_query, streams, inverse_rms, numbers.gate_scores);
-        shape.gate.open(numbers.gate_scores, params.gate_bias, numbers.gates);
+        if let Some(opened) = opened {
+            let row = t * shape.slots..(t + 1) * shape.slots;
+            numbers.gate_scores.copy_from_slice(&opened.scores[row.clone()]);
+            numbers.gates.copy_from_slice(&opened.gates[row]);
+        } else {
+            score(params.gate_query, streams, inverse_rms, numbers.gate_scores);
+            shape.gate.open(numbers.gate_scores, params.gate_bias, numbers.gates);
+        }
         gates.extend_from_slice(numbers.gates);
     }
     gates
+}
+
+/// Opens the gates of a token's next write, and decides whether it will be made.
+#[inline(always)]
+fn open_next(
+    shape: &Shape,
+    params: Params<'_>,
+    rule: Rule<'_>,
+    token: usize,
+    streams: &[f32],
+    inverse_rms: &[f32],
+    next: &mut Opened,
+) {
+    let start = next.scores.len();
+    next.scores.resize(start + shape.slots, 0.0);
+    next.gates.resize(start + shape.slots, 0.0);
+    let (scores, gates) = (&mut next.scores[start..], &mut next.gates[start..]);
+    score(params.next_query, streams, inverse_rms, scores);
+    shape.gate.open(scores, params.next_bias, gates);
+    next.runs.push(rule.decide(token, gates));
 }
 
 /// `query . rms(s_i)` of the first streams, as many as there are scores.

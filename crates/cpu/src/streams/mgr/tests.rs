@@ -1,7 +1,9 @@
 //! Against a plain f64 reference, and the oracles G1 to G11 of Multi-Gate Residuals.
 
 mod reference;
+mod skipping;
 
+use super::layout::Numbers;
 use super::saved::Quota;
 use super::*;
 use crate::simd::use_portable;
@@ -11,7 +13,7 @@ const GATES: [Gate; 2] = [Gate::Independent, Gate::Competitive];
 const INVERSION: Memory = Memory::Inversion { share: 0.01 };
 
 fn settings(width: usize, streams: usize, gate: Gate) -> Settings {
-    Settings { width, eps: 1e-6, streams, gate, memory: INVERSION }
+    Settings { width, eps: 1e-6, streams, gate, memory: INVERSION, skip: None }
 }
 
 /// What the kernel makes of a chain: answers, and the gradients of `sum_k forms_k . answer_k`.
@@ -23,7 +25,7 @@ struct Run {
 }
 
 fn forward(chain: &Chain, keep: bool) -> (Mgr, Vec<Vec<f32>>) {
-    let mut mgr = Mgr::new(chain.settings, chain.junctions.len(), keep);
+    let mut mgr = Mgr::new(chain.settings.clone(), chain.junctions.len(), keep);
     let answers = chain.rows().into_iter().zip(chain.params());
     let answers = answers.map(|(write, params)| mgr.forward(write, &params)).collect();
     (mgr, answers)
@@ -473,7 +475,7 @@ fn a_token_is_answered_the_same_alone_and_among_others() {
 fn a_junction_says_how_many_parameters_it_takes() {
     for gate in GATES {
         let chain = Chain::random(settings(5, 3, gate), 6, 1, 18);
-        let mgr = Mgr::new(chain.settings, 6, true);
+        let mgr = Mgr::new(chain.settings.clone(), 6, true);
         for (k, params) in chain.params().iter().enumerate() {
             assert_eq!(mgr.parameters(k), params.len(), "junction {k}");
         }

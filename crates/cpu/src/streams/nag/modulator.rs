@@ -1,9 +1,10 @@
 //! The modulator: how far a site may turn a direction, decided from the direction alone.
 
-use super::product::add_product;
+use super::product::{add_product, add_product_by_columns};
 use crate::gemm::View;
 use crate::rows::transpose;
 use crate::simd::{dot, exp};
+use crate::streams::Skip;
 
 /// Keeps the power away from the infinite slope at zero.
 const SMALLEST_MODULATION: f32 = 1e-6;
@@ -31,11 +32,36 @@ impl<'a> Modulator<'a> {
         Self { directions, bias, share, beta: rest[0], alpha: rest[1] }
     }
 
-    /// The directions as [`modulate`] wants them for so many tokens: `[d, C]` if they are many.
-    pub(super) fn transposed(&self, tokens: usize) -> Option<Vec<f32>> {
+    /// The directions as [`modulate`] wants them for so many tokens.
+    pub(super) fn layout(&self, tokens: usize, order: Order) -> Layout {
         let width = self.directions.len() / self.bias.len();
-        (tokens >= WORTH_TRANSPOSING).then(|| transpose(self.directions, width))
+        match order {
+            _ if tokens >= WORTH_TRANSPOSING => {
+                Layout::Transposed(transpose(self.directions, width))
+            }
+            Order::Fastest => Layout::AsTheyAre,
+            Order::AlwaysTheSame => Layout::AsTheyAreInOrder,
+        }
     }
+}
+
+/// In which order products with the directions are added up.
+#[derive(Clone, Copy)]
+pub(super) enum Order {
+    /// Depends on the number of tokens.
+    Fastest,
+    /// So that a token that is near a threshold decides alone as it does among others.
+    AlwaysTheSame,
+}
+
+/// How the directions lie in memory.
+pub(super) enum Layout {
+    /// `[d, C]`
+    Transposed(Vec<f32>),
+    /// `[C, d]`
+    AsTheyAre,
+    /// `[C, d]`, to be added up as if they were transposed.
+    AsTheyAreInOrder,
 }
 
 /// Sums over tokens of the parameters' gradients, in the layout of the parameters.
@@ -63,8 +89,10 @@ pub(super) struct Gain {
     modulation: f32,
     /// `max(S, 1e-6)^beta`
     power: f32,
-    /// g
+    /// g, or what a [`Skip`] leaves of it.
     pub(super) value: f32,
+    /// Whether the token is turned at all.
+    pub(super) runs: bool,
 }
 
 simd! {
@@ -74,20 +102,25 @@ simd! {
         open: &mut [f32],
         direction: &[f32],
         modulator: Modulator<'_>,
-        transposed: Option<&[f32]>,
+        layout: &Layout,
     ) {
         let Modulator { directions, bias, share, beta, alpha } = modulator;
         let (count, width) = (bias.len(), directions.len() / bias.len());
-        if let Some(transposed) = transposed {
-            for open in open.chunks_exact_mut(count) {
-                open.copy_from_slice(bias);
-            }
-            add_product(open, View::rows(direction, width), transposed, count);
-        } else {
+        if let Layout::AsTheyAre = layout {
             for (open, r) in open.chunks_exact_mut(count).zip(direction.chunks_exact(width)) {
                 for ((open, bias), w) in open.iter_mut().zip(bias).zip(directions.chunks_exact(width)) {
                     *open = dot(w, r) + bias;
                 }
+            }
+        } else {
+            for open in open.chunks_exact_mut(count) {
+                open.copy_from_slice(bias);
+            }
+            match layout {
+                Layout::Transposed(columns) => {
+                    add_product(open, View::rows(direction, width), columns, count);
+                }
+                _ => add_product_by_columns(open, direction, directions, count),
             }
         }
         for (gain, open) in gains.iter_mut().zip(open.chunks_exact_mut(count)) {
@@ -96,8 +129,18 @@ simd! {
             }
             let modulation = dot(open, share);
             let power = (floored(modulation).ln() * beta).exp();
-            *gain = Gain { modulation, power, value: alpha * power };
+            *gain = Gain { modulation, power, value: alpha * power, runs: true };
         }
+    }
+}
+
+/// Lets tokens, counted from `first`, skip a site where their gains are small, and takes off the gains of
+/// the others what the rule says.
+pub(super) fn decide(gains: &mut [Gain], skip: &Skip, site: usize, first: usize) {
+    for (token, gain) in (first..).zip(gains) {
+        let raw = gain.value;
+        gain.runs = skip.runs(site, token, raw);
+        gain.value = (raw.abs() - skip.taken_off(site, raw)).copysign(raw);
     }
 }
 
@@ -115,14 +158,22 @@ simd! {
         gains: &[Gain],
         modulator: Modulator<'_>,
     ) {
-        let Modulator { directions, bias, share, beta, .. } = modulator;
+        let Modulator { directions, bias, share, beta, alpha } = modulator;
         let (count, width) = (bias.len(), directions.len() / bias.len());
         for (d, d_answer) in d_direction.iter_mut().zip(d_answer) {
             *d += d_answer;
         }
+        if !gains.iter().any(|gain| gain.runs) {
+            return;
+        }
         let gates = d_gates.chunks_exact_mut(count).zip(open.chunks_exact(count));
         for (((d_gates, open), &d_gain), gain) in gates.zip(d_gains).zip(gains) {
-            let d_log_gain = d_gain * gain.value;
+            if !gain.runs {
+                d_gates.fill(0.0);
+                continue;
+            }
+            // What was taken off does not change with the parameters, so the whole gain counts here.
+            let d_log_gain = d_gain * (alpha * gain.power);
             let modulation = floored(gain.modulation);
             d_modulator.scalars[0] += d_log_gain * modulation.ln();
             d_modulator.scalars[1] += d_gain * gain.power;

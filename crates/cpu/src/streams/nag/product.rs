@@ -31,6 +31,31 @@ pub(super) fn add_product(y: &mut [f32], a: View, b: &[f32], n: usize) {
     }
 }
 
+/// [`add_product`] for an a that is stored as `[m, k]` and a b that is stored as `[n, k]`: the same sums in
+/// the same order, thus to the bit, for when there are too few rows to transpose b.
+#[inline(always)]
+pub(super) fn add_product_by_columns(y: &mut [f32], a: &[f32], b: &[f32], n: usize) {
+    const TOGETHER: usize = COLUMNS / 2;
+    let k = b.len() / n;
+    let whole = n / TOGETHER * TOGETHER;
+    let (b, b_rest) = b.split_at(whole * k);
+    for (y, a) in y.chunks_exact_mut(n).zip(a.chunks_exact(k)) {
+        let (y, y_rest) = y.split_at_mut(whole);
+        for (y, b) in y.chunks_exact_mut(TOGETHER).zip(b.chunks_exact(TOGETHER * k)) {
+            let mut sums = [0f32; TOGETHER];
+            for (i, a) in a.iter().enumerate() {
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    *sum += a * b[column * k + i];
+                }
+            }
+            add_scaled(y, 1.0, &sums);
+        }
+        for (y, b) in y_rest.iter_mut().zip(b_rest.chunks_exact(k)) {
+            a.iter().zip(b).for_each(|(a, b)| *y += a * b);
+        }
+    }
+}
+
 /// Does `C` columns from column `j`.
 #[inline(always)]
 fn add_to_columns<const C: usize>(y: &mut [f32], a: View, b: &[f32], n: usize, j: usize) {
@@ -69,5 +94,24 @@ fn add_to_block<const R: usize, const C: usize>(
     }
     for (r, sums) in sums.iter().enumerate() {
         add_scaled(&mut y[(i + r) * n + j..][..C], 1.0, sums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::transpose;
+    use crate::testing::noise;
+
+    #[test]
+    fn both_layouts_give_the_same_bits() {
+        for (m, k, n) in [(1, 37, 1), (3, 64, 7), (7, 5, 8), (2, 37, 9), (5, 18, 32), (4, 20, 43)] {
+            let (a, b) = (noise("a", m * k), noise("b", n * k));
+            let mut rows = noise("y", m * n);
+            let mut columns = rows.clone();
+            add_product(&mut rows, View::rows(&a, k), &transpose(&b, k), n);
+            add_product_by_columns(&mut columns, &a, &b, n);
+            assert_eq!(rows, columns, "[{m}, {k}] times [{k}, {n}]");
+        }
     }
 }

@@ -86,18 +86,16 @@ simd! {
         write: &[f32],
         before: &[f32],
         gains: &[Gain],
-        threshold: Option<f32>,
     ) {
         let width = write.len() / gains.len();
         let rows = after.chunks_exact_mut(width).zip(write.chunks_exact(width));
         let rows = rows.zip(before.chunks_exact(width)).zip(gains);
         for ((((after, f), r), gain), (s, turn)) in rows.zip(log_norm.iter_mut().zip(turns)) {
-            let gain = gain.value;
-            if skips(gain, threshold) {
-                after.copy_from_slice(r);
+            if gain.runs {
+                *turn = turn_one(after, f, r, gain.value);
+                *s += 0.5 * (gain.value * gain.value).ln_1p();
             } else {
-                *turn = turn_one(after, f, r, gain);
-                *s += 0.5 * (gain * gain).ln_1p();
+                after.copy_from_slice(r);
             }
         }
     }
@@ -136,17 +134,16 @@ simd! {
         before: &[f32],
         gains: &[Gain],
         turns: &[Turn],
-        threshold: Option<f32>,
     ) {
         let width = write.len() / gains.len();
         let rows = after.chunks_exact_mut(width).zip(part.chunks_exact_mut(width));
         let rows = rows.zip(write.chunks_exact(width)).zip(before.chunks_exact(width));
         for ((((after, u), f), r), (gain, turn)) in rows.zip(gains.iter().zip(turns)) {
-            let gain = gain.value;
-            if skips(gain, threshold) {
+            if !gain.runs {
                 after.copy_from_slice(r);
                 continue;
             }
+            let gain = gain.value;
             for (((after, u), f), r) in after.iter_mut().zip(u).zip(f).zip(r) {
                 *u = (f - turn.mean - turn.along * r) * turn.inverse_part;
                 *after = (r + gain * *u) * turn.inverse_turned;
@@ -168,20 +165,19 @@ simd! {
         part: &[f32],
         gains: &[Gain],
         turns: &[Turn],
-        threshold: Option<f32>,
     ) {
         let width = before.len() / gains.len();
         let rows = before.chunks_exact_mut(width).zip(d_direction.chunks_exact_mut(width));
         let rows = rows.zip(after.chunks_exact_mut(width)).zip(part.chunks_exact(width));
         let numbers = d_gains.iter_mut().zip(d_log_norm).zip(gains).zip(turns);
         for ((((r, d_r), after), u), (((d_gain, d_s), gain), turn)) in rows.zip(numbers) {
-            let gain = gain.value;
-            if skips(gain, threshold) {
-                r.fill(0.0);
-                *d_gain = 0.0;
-            } else {
+            if gain.runs {
+                let gain = gain.value;
                 let d_angle = turn_one_back(r, d_r, after, u, gain, *turn);
                 *d_gain = d_angle + d_s * gain / (1.0 + gain * gain);
+            } else {
+                r.fill(0.0);
+                *d_gain = 0.0;
             }
         }
     }
@@ -256,12 +252,6 @@ simd! {
             scale_into(d_r, d_answer, scale);
         }
     }
-}
-
-/// Whether a token skips the site; not so where the gain is NaN, which must be seen.
-#[inline(always)]
-fn skips(gain: f32, threshold: Option<f32>) -> bool {
-    threshold.is_some_and(|threshold| gain.abs() < threshold)
 }
 
 /// `max(norm, 1e-18)`, but NaN for NaN.

@@ -83,8 +83,13 @@ impl Chain {
 
     /// The parameters in the kernel's layout.
     pub(super) fn params(&self) -> Vec<Vec<f32>> {
-        let flat = |p: &JunctionParams| [&p.w1[..], &p.b, &p.w2, &p.gain].concat();
-        self.junctions.iter().map(|p| narrow(&flat(p))).collect()
+        let nothing = JunctionParams::default();
+        let flat = |(k, p): (usize, &JunctionParams)| {
+            let next = self.junctions.get(k + 1).filter(|_| self.settings.skip.is_some());
+            let next = next.unwrap_or(&nothing);
+            narrow(&[&p.w1[..], &p.b, &p.w2, &p.gain, &next.w1, &next.b].concat())
+        };
+        self.junctions.iter().enumerate().map(flat).collect()
     }
 
     /// What all tokens are answered, `[tokens, width]` for each junction.
@@ -110,7 +115,7 @@ impl Chain {
         };
         let mut seen = Seen::default();
         let mut streams: Vec<Vec<f64>> = Vec::new();
-        for (write, p) in self.writes.iter().zip(&self.junctions) {
+        for (k, (write, p)) in self.writes.iter().zip(&self.junctions).enumerate() {
             let f = &write[token * width..(token + 1) * width];
             let mut gates = Vec::new();
             if streams.len() < n {
@@ -128,9 +133,10 @@ impl Chain {
                         e.iter().map(|e| e / sum).collect()
                     }
                 };
+                let share = self.share(k - 1, &gates);
                 for (stream, beta) in streams.iter_mut().zip(&gates) {
-                    for (s, f) in stream.iter_mut().zip(f) {
-                        *s += beta * (f - *s);
+                    for (s, f) in stream.iter_mut().zip(f).filter(|_| share > 0.0) {
+                        *s += share * beta * (f - *s);
                     }
                 }
             }
@@ -148,6 +154,14 @@ impl Chain {
         }
         seen.streams = streams;
         seen
+    }
+
+    /// What share of its gates a token writes with after a site: zero if it skips.
+    fn share(&self, site: usize, gates: &[f64]) -> f64 {
+        let Some(skip) = &self.settings.skip else { return 1.0 };
+        let (threshold, shrink) = (f64::from(skip.thresholds[site]), f64::from(skip.shrink));
+        let widest = gates.iter().copied().fold(0.0, f64::max);
+        if widest < threshold { 0.0 } else { (widest - shrink * threshold) / widest }
     }
 
     /// `sum_k forms_k . answer_k`.

@@ -1,0 +1,91 @@
+//! Rows of which heads are columns: [`Table`] to read, [`Columns`] to write.
+
+use super::Shape;
+
+/// The columns of a matrix from `first` on.
+#[derive(Clone, Copy)]
+pub(super) struct Table<'a> {
+    data: &'a [f32],
+    pub(super) width: usize,
+    first: usize,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(data: &'a [f32], width: usize) -> Self {
+        Self { data, width, first: 0 }
+    }
+
+    /// Without the first columns.
+    fn after(self, columns: usize) -> Self {
+        Self { first: self.first + columns, ..self }
+    }
+
+    /// What lies in memory from an element on; the next row's is `width` further.
+    #[inline(always)]
+    pub(super) fn from(&self, row: usize, column: usize) -> &'a [f32] {
+        &self.data[row * self.width + self.first + column..]
+    }
+
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize, column: usize, count: usize) -> &'a [f32] {
+        &self.from(row, column)[..count]
+    }
+}
+
+/// What an attention starts from.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    /// `[queries, heads * head_dim]`
+    pub(super) queries: Table<'a>,
+    /// `[keys, 2 kv_heads * head_dim]`: keys, then values.
+    pub(super) key_values: Table<'a>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Of rows `[q | k | v]`.
+    pub(super) fn joined(joined: &'a [f32], shape: &Shape) -> Self {
+        let queries = Table::new(joined, shape.joined());
+        Self { queries, key_values: queries.after(shape.query_width()) }
+    }
+
+    /// Of rows `[q]` and rows `[k | v]`.
+    pub(super) fn separate(queries: &'a [f32], key_values: &'a [f32], shape: &Shape) -> Self {
+        Self {
+            queries: Table::new(queries, shape.query_width()),
+            key_values: Table::new(key_values, shape.key_value_width()),
+        }
+    }
+}
+
+/// Rows of a matrix of which each task writes other columns.
+pub(super) struct Columns {
+    data: *mut f32,
+    length: usize,
+    width: usize,
+    first: usize,
+}
+
+// SAFETY: `row` is only called for parts that no other task touches.
+unsafe impl Sync for Columns {}
+
+impl Columns {
+    pub(super) fn new(data: &mut [f32], width: usize) -> Self {
+        Self { data: data.as_mut_ptr(), length: data.len(), width, first: 0 }
+    }
+
+    /// Without the first columns.
+    pub(super) fn after(&self, columns: usize) -> Self {
+        Self { first: self.first + columns, ..*self }
+    }
+
+    /// # Safety
+    /// No other reference to these elements may exist.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn row(&self, row: usize, column: usize, count: usize) -> &mut [f32] {
+        let column = self.first + column;
+        let at = row * self.width + column;
+        assert!(column + count <= self.width && at + count <= self.length);
+        // SAFETY: within the matrix, and the caller's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(at), count) }
+    }
+}
