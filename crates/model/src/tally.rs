@@ -77,6 +77,13 @@ impl SiteFlops {
 }
 
 impl Tally {
+    /// Whole sequences in which nobody skips anything.
+    pub fn everybody(config: &ModelConfig, batch: usize, time: usize) -> Self {
+        let mut tally = Self::default();
+        tally.begin(2 * config.n_layers, batch, time, 0);
+        tally.dense()
+    }
+
     pub(crate) fn begin(&mut self, sites: usize, batch: usize, time: usize, start: usize) {
         self.sites.resize(sites, SiteTally::default());
         self.tokens += (batch * time) as u64;
@@ -119,6 +126,15 @@ impl Tally {
         sites.map(|(i, &s)| SiteFlops::of(config, Site::new(i)).total(s, self.tokens)).sum()
     }
 
+    /// The same as [`crate::ModelCost`] counts it: with the policy's light operations, which nobody skips.
+    pub fn cost(&self, config: &ModelConfig) -> u64 {
+        let policy = config.residual.cost(&config.dimensions()).flops;
+        let each_site = config.dimensions().each_site();
+        let counted =
+            each_site.map(|site| config.residual.deciding(site, config.d_model as u64)).sum();
+        self.flops(config) + self.tokens * policy.saturating_sub(counted)
+    }
+
     /// The share of the FLOPs that can be skipped which were skipped: 0 if everybody ran everything, 1 if
     /// nobody ran anything.
     pub fn skipped_share(&self, config: &ModelConfig) -> f64 {
@@ -140,12 +156,16 @@ impl Tally {
         if all == 0 { 0.0 } else { 1.0 - ran as f64 / all as f64 }
     }
 
-    fn skippable(&self, config: &ModelConfig) -> u64 {
-        let each = self.sites.iter().enumerate().map(|(i, &site)| {
-            let Saving { token, key, own_key } = Saving::of(config, Site::new(i));
-            token * site.ran + key * site.seen + own_key * site.keyed
-        });
-        each.sum()
+    /// FLOPs of those who ran a sub-layer that they would have saved by skipping it.
+    pub fn skippable_at(&self, config: &ModelConfig, site: Site) -> u64 {
+        let Saving { token, key, own_key } = Saving::of(config, site);
+        let tally = self.sites.get(site.index).copied().unwrap_or_default();
+        token * tally.ran + key * tally.seen + own_key * tally.keyed
+    }
+
+    /// The same of all sub-layers.
+    pub fn skippable(&self, config: &ModelConfig) -> u64 {
+        (0..self.sites.len()).map(|i| self.skippable_at(config, Site::new(i))).sum()
     }
 }
 
@@ -173,4 +193,41 @@ impl Saving {
 pub(crate) fn causal(start: usize, time: usize) -> u64 {
     let (start, time) = (start as u64, time as u64);
     start * time + time * (time + 1) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::small;
+    use crate::cost::ModelCost;
+
+    /// Whatever the policy and the depth slots, what is counted of full sequences is what was predicted.
+    #[test]
+    fn the_count_of_those_who_skip_nothing_is_the_cost_of_the_model() {
+        for residual in ResidualConfig::all() {
+            for depth_kv in [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp] {
+                let config = ModelConfig { residual: residual.clone(), depth_kv, ..small() };
+                let tally = Tally::everybody(&config, 3, config.max_seq_len);
+                let cost = ModelCost::of(&config).unwrap().forward_flops_per_token;
+                assert_eq!(tally.cost(&config), cost * tally.tokens, "{residual} {depth_kv:?}");
+                assert_eq!(tally.skipped_share(&config), 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn the_parts_that_can_be_skipped_add_up() {
+        let mut config = small();
+        config.residual = "nag:skip_threshold=0.1,skip_kv=drop".parse().unwrap();
+        let all = Tally::everybody(&config, 2, 8);
+        let mut tally = all.clone();
+        tally.sites[2] = SiteTally { ran: 4, keyed: 4, seen: 9 };
+        tally.sites[3].ran = 0;
+        let at = |tally: &Tally, site| tally.skippable_at(&config, Site::new(site));
+        let saved: u64 = (0..6).map(|site| at(&all, site) - at(&tally, site)).sum();
+        assert_eq!(saved, all.flops(&config) - tally.flops(&config));
+        let whole: u64 = (0..6).map(|site| at(&all, site)).sum();
+        assert!((tally.skipped_share(&config) - saved as f64 / whole as f64).abs() < 1e-12);
+        assert_eq!(at(&tally, 3), 0);
+    }
 }

@@ -62,6 +62,12 @@ pub struct StepPoint {
     pub tokens: u64,
     /// Speed of this step.
     pub tokens_per_second: Option<f64>,
+    /// FLOPs of this step, forward and backward; older runs did not count them.
+    #[serde(default)]
+    pub flops: Option<f64>,
+    /// Share of the FLOPs that can be skipped which were, where there is skipping.
+    #[serde(default)]
+    pub skip_rate: Option<f64>,
 }
 
 /// One evaluation.
@@ -117,6 +123,9 @@ pub struct Outcome {
     pub tokens_per_second: f64,
     /// The process's largest resident set, in MB (10^6 bytes).
     pub peak_rss_mb: f64,
+    /// FLOPs of all steps of training, forward and backward, as they were counted; older runs did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training_flops: Option<f64>,
 }
 
 /// Why a run cannot be read.

@@ -93,6 +93,11 @@ macro_rules! policies {
                 match self { $(Self::$variant(config) => config.set_skipping(skipping),)* }
             }
 
+            /// Sub-layers from the embedding on that no token can skip, whatever the threshold.
+            pub fn always_run(&self) -> usize {
+                match self { $(Self::$variant(config) => config.always_run(),)* }
+            }
+
             /// What becomes of the keys of tokens that skip.
             pub fn skipped_keys(&self) -> SkippedKeys {
                 match self { $(Self::$variant(config) => config.skipped_keys(),)* }

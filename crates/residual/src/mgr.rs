@@ -146,6 +146,11 @@ impl PolicyConfig for MultiGateConfig {
         Ok(())
     }
 
+    /// They fill the streams.
+    fn always_run(&self) -> usize {
+        self.streams.saturating_sub(1)
+    }
+
     fn check_start(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
         let (x, n) = (self.inverse_gate(dimensions), self.competitors());
         if self.gated(dimensions) == 0 || x > n {

@@ -170,6 +170,11 @@ pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Defau
         }
     }
 
+    /// Sub-layers from the embedding on that no token can skip, whatever the threshold.
+    fn always_run(&self) -> usize {
+        0
+    }
+
     /// What becomes of the keys of tokens that skip.
     fn skipped_keys(&self) -> SkippedKeys {
         self.skipping().map_or(SkippedKeys::Keep, |skipping| skipping.keys)

@@ -146,6 +146,8 @@ mod tests {
             rate: 1.0,
             tokens: step * 100,
             tokens_per_second: Some(50.0),
+            flops: None,
+            skip_rate: None,
         }
     }
 

@@ -155,7 +155,7 @@ impl Compare {
                 run.name.clone(),
                 grouped(run.parameters.into()),
                 grouped(run.steps.into()),
-                scaled((run.steps * run.tokens_per_step) as f64),
+                scaled(run.tokens() as f64),
                 scaled(run.flops()),
             ]);
         }

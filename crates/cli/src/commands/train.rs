@@ -9,7 +9,6 @@ use hadal_lab::train::{
     DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, StepReport,
     TrainError, Trainer, estimate, for_depth,
 };
-use hadal_model::ModelCost;
 use hadal_residual::ResidualConfig;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -32,6 +31,7 @@ Examples:
   hadal train
   hadal train --preset micro --set data.train=DIR --residual nag --out runs/nag
   hadal train my.toml --seed 3 --set train.steps=2000 --set optimizer.muon.lr=0.02 --out runs/3
+  hadal train --residual nag --set skip.rate=0.25 --out runs/skipping
   hadal train --depth 8 --set data.train=DIR --out runs/d8
   hadal train --resume runs/3
   hadal train --preset s --dry-run")]
@@ -217,7 +217,6 @@ fn describe(evaluation: &Evaluation) -> String {
 struct Progress {
     bar: ProgressBar,
     watched: bool,
-    flops_per_token: f64,
     peak: f64,
     loss: Option<(f64, f64)>,
 }
@@ -232,11 +231,9 @@ impl Progress {
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_position(trainer.step());
         bar.reset_eta();
-        let forward = ModelCost::of(trainer.model()).map_or(0, |cost| cost.forward_flops_per_token);
         Self {
             bar,
             watched,
-            flops_per_token: 3.0 * forward as f64,
             peak: if watched { estimate::matmul_flops_per_second() } else { 0.0 },
             loss: None,
         }
@@ -254,16 +251,20 @@ impl Progress {
 
 impl Observer for Progress {
     fn stepped(&mut self, report: &StepReport) {
-        let rate = report.tokens as f64 / report.time.as_secs_f64();
+        let seconds = report.time.as_secs_f64();
+        let rate = report.tokens as f64 / seconds;
         let first = self.loss.map_or(report.loss, |(first, _)| first);
         self.loss = Some((first, report.loss));
         let utilisation = match self.peak {
             0.0 => String::new(),
-            peak => format!(", MFU {:.0} %", 100.0 * rate * self.flops_per_token / peak),
+            peak => format!(", MFU {:.0} %", 100.0 * report.flops as f64 / seconds / peak),
         };
+        let skipped = report
+            .skip
+            .map_or(String::new(), |skip| format!(", {:.0} % skipped", 100.0 * skip.rate));
         self.bar.set_position(report.step);
         self.bar.set_message(format!(
-            "loss {:.4}, {} tokens/s{utilisation}",
+            "loss {:.4}{skipped}, {} tokens/s{utilisation}",
             report.loss,
             scaled(rate.round())
         ));

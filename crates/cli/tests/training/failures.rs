@@ -94,14 +94,14 @@ fn an_evaluation_that_is_not_finite_spoils_no_checkpoint() {
 /// Decay of one and no epsilon make exactly the batches with that letter fail, while every parameter
 /// stays finite: AdamW puts its update in the place of each embedding, which is zero for a token that no
 /// step has seen, and a zero cannot be normalised.
-fn rare(directory: &Path) -> PathBuf {
+pub(crate) fn rare(directory: &Path) -> PathBuf {
     let data = directory.join("data");
     let words = (0..150).map(|i| if [36, 73, 110].contains(&i) { "abcdeZ" } else { "abcdef" });
     prepare(&data, &words.collect::<String>(), &[]);
     data
 }
 
-const POISONED: [&str; 9] = [
+pub(crate) const POISONED: [&str; 9] = [
     "train.steps=40",
     "model.tie_embeddings=false",
     "model.norm_eps=1e-50",

@@ -11,4 +11,5 @@ mod failures;
 mod kill;
 mod resume;
 mod settings;
+mod skip;
 mod support;

@@ -2,6 +2,7 @@
 
 use super::error::CompareError;
 use super::suite::{Budget, Suite, Variant};
+use crate::train::estimate::flops_per_token;
 use crate::train::{Feed, RunConfig, TrainError, model_config};
 use hadal_model::ModelCost;
 use serde::Serialize;
@@ -22,7 +23,7 @@ pub struct PlannedRun {
     pub steps: u64,
     /// Tokens of a step.
     pub tokens_per_step: u64,
-    /// FLOPs of a step, forward and backward.
+    /// FLOPs of a step, forward and backward, in the mean over the run: what is to be skipped costs nothing.
     pub flops_per_step: f64,
     /// Parameters of its model.
     pub parameters: u64,
@@ -32,6 +33,11 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
+    /// Tokens of the whole run.
+    pub fn tokens(&self) -> u64 {
+        self.steps * self.tokens_per_step
+    }
+
     /// FLOPs of the whole run.
     pub fn flops(&self) -> f64 {
         self.flops_per_step * self.steps as f64
@@ -146,11 +152,12 @@ impl Suite {
     ) -> Result<PlannedRun, CompareError> {
         let config = self.config(variant, depth, seed)?;
         let name = format!("{}-s{seed}", cell(&variant.name, depth));
-        let (cost, seq_len) = cost(&config).map_err(|reason| CompareError::Unplanned {
-            origin: self.origin().into(),
-            run: name.clone(),
-            reason: Box::new(reason),
-        })?;
+        let Cost { flops_per_token, parameters, seq_len } =
+            cost(&config).map_err(|reason| CompareError::Unplanned {
+                origin: self.origin().into(),
+                run: name.clone(),
+                reason: Box::new(reason),
+            })?;
         let tokens_per_step = config.tokens_per_step(seq_len);
         Ok(PlannedRun {
             name,
@@ -159,17 +166,26 @@ impl Suite {
             seed,
             steps: config.steps(seq_len),
             tokens_per_step,
-            flops_per_step: 3.0 * cost.forward_flops_per_token as f64 * tokens_per_step as f64,
-            parameters: cost.parameters.total(),
+            flops_per_step: flops_per_token * tokens_per_step as f64,
+            parameters,
             config,
         })
     }
 }
 
-fn cost(config: &RunConfig) -> Result<(ModelCost, usize), TrainError> {
+struct Cost {
+    flops_per_token: f64,
+    parameters: u64,
+    seq_len: usize,
+}
+
+fn cost(config: &RunConfig) -> Result<Cost, TrainError> {
     let feed = Feed::open(config)?;
-    // FLOPs are those at the length of training, which a model for longer texts would overstate.
     let model = model_config(config, &feed)?;
-    let model = hadal_model::ModelConfig { max_seq_len: feed.seq_len(), ..model };
-    Ok((ModelCost::of(&model)?, feed.seq_len()))
+    let seq_len = feed.seq_len();
+    Ok(Cost {
+        flops_per_token: flops_per_token(config, &model, seq_len)?,
+        parameters: ModelCost::of(&model)?.parameters.total(),
+        seq_len,
+    })
 }

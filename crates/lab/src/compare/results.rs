@@ -47,8 +47,16 @@ pub struct Cell {
     pub parameters: u64,
     /// Optimiser steps of each run.
     pub steps: u64,
-    /// FLOPs of each run.
+    /// Tokens of each run.
+    pub tokens: u64,
+    /// FLOPs of each run, as planned.
     pub flops: f64,
+    /// FLOPs that runs came to, as counted.
+    pub spent_flops: Summary,
+    /// Tokens that runs learnt from.
+    pub spent_tokens: Summary,
+    /// Share of the FLOPs that can be skipped which were, over the last tenth of the steps, where there is skipping.
+    pub skip_rate: Option<Summary>,
     /// Mean loss over the last tenth of the steps.
     pub train_loss: Summary,
     /// At the end.
@@ -114,6 +122,12 @@ pub struct RunResult {
     pub validation_loss: Option<f64>,
     /// At the end, where there are answers.
     pub accuracy: Option<f64>,
+    /// Tokens learnt from.
+    pub tokens: Option<u64>,
+    /// FLOPs of training, as counted.
+    pub flops: Option<f64>,
+    /// Share of the FLOPs that can be skipped which were, over the last tenth of the steps, where there is skipping.
+    pub skip_rate: Option<f64>,
     /// Median over steps.
     pub tokens_per_second: Option<f64>,
     /// Time of training steps.
@@ -207,17 +221,21 @@ fn all(runs: &[&RunResult], value: impl Fn(&RunResult) -> Option<f64>) -> Vec<f6
 
 impl Cell {
     fn of(planned: &PlannedRun, runs: &[&RunResult]) -> Self {
-        let accuracy = all(runs, |run| run.accuracy);
+        let some = |values: Vec<f64>| (!values.is_empty()).then(|| summary(&values));
         Self {
             variant: planned.variant.clone(),
             policy: planned.config.residual.to_string(),
             depth: planned.depth,
             parameters: planned.parameters,
             steps: planned.steps,
+            tokens: planned.tokens(),
             flops: planned.flops(),
+            spent_flops: summary(&all(runs, |run| run.flops)),
+            spent_tokens: summary(&all(runs, |run| Some(run.tokens? as f64))),
+            skip_rate: some(all(runs, |run| run.skip_rate)),
             train_loss: summary(&all(runs, |run| run.train_loss)),
             validation_loss: summary(&all(runs, |run| run.validation_loss)),
-            accuracy: (!accuracy.is_empty()).then(|| summary(&accuracy)),
+            accuracy: some(all(runs, |run| run.accuracy)),
             tokens_per_second: summary(&all(runs, |run| run.tokens_per_second)),
             peak_rss_mb: summary(&all(runs, |run| run.peak_rss_mb)),
             done: (runs.iter().filter(|run| run.counts()).count(), runs.len()),
@@ -311,6 +329,9 @@ impl RunResult {
             train_loss: None,
             validation_loss: None,
             accuracy: None,
+            tokens: None,
+            flops: None,
+            skip_rate: None,
             tokens_per_second: None,
             seconds: None,
             peak_rss_mb: None,
@@ -325,10 +346,13 @@ impl RunResult {
             return Ok(result);
         }
         let last = run.evaluations.last();
-        result.train_loss = last_losses(&run.steps);
+        result.train_loss = last_mean(&run.steps, |step| step.loss);
+        result.skip_rate = last_mean(&run.steps, |step| step.skip_rate);
         result.validation_loss = last.and_then(|last| last.loss);
         result.accuracy = last.and_then(|last| last.accuracy);
         if let Some(outcome) = run.outcome {
+            result.tokens = Some(outcome.tokens);
+            result.flops = outcome.training_flops;
             result.tokens_per_second = Some(outcome.tokens_per_second);
             result.seconds = Some(outcome.seconds);
             result.peak_rss_mb = Some(outcome.peak_rss_mb).filter(|&mb| mb > 0.0);
@@ -340,26 +364,28 @@ impl RunResult {
     }
 }
 
-fn last_losses(steps: &[StepPoint]) -> Option<f64> {
+/// The mean over the last tenth of the steps, if all of them have it.
+fn last_mean(steps: &[StepPoint], value: fn(&StepPoint) -> Option<f64>) -> Option<f64> {
     let tenth = (steps.len() / 10).max(1);
     let last = &steps[steps.len().saturating_sub(tenth)..];
-    let losses: Option<Vec<f64>> = last.iter().map(|step| step.loss).collect();
-    let losses = losses.filter(|losses| !losses.is_empty())?;
-    Some(losses.iter().sum::<f64>() / losses.len() as f64)
+    let values: Option<Vec<f64>> = last.iter().map(value).collect();
+    let values = values.filter(|values| !values.is_empty())?;
+    Some(values.iter().sum::<f64>() / values.len() as f64)
 }
 
 fn curve(run: &Run, planned: &PlannedRun) -> Vec<Point> {
     let tokens = planned.tokens_per_step as f64;
-    let mut seconds = 0.0;
+    let (mut seconds, mut flops) = (0.0, 0.0);
     let mut steps = run.steps.iter().peekable();
     let points = run.evaluations.iter().filter_map(|evaluation| {
         while let Some(step) = steps.next_if(|step| step.step <= evaluation.step) {
             seconds += tokens / step.tokens_per_second.unwrap_or(f64::NAN);
+            flops += step.flops.unwrap_or(planned.flops_per_step);
         }
         Some(Point {
             tokens: tokens * evaluation.step as f64,
             seconds,
-            flops: planned.flops_per_step * evaluation.step as f64,
+            flops,
             loss: evaluation.loss?,
             accuracy: evaluation.accuracy,
         })

@@ -91,11 +91,25 @@ fn one_thread() -> usize {
     1
 }
 
-/// What a variant may set besides its residual: key, the run's setting, and the kind that has it.
-const RECIPE: [(&str, &str, &str); 2] = [
-    ("nag_alpha_warmup", "train.nag_alpha_warmup", "nag"),
-    ("nag_gate_slowdown", "optimizer.nag_gate_slowdown", "nag"),
+/// What a variant may set besides its residual: key, the run's setting, and the kinds that have it.
+const RECIPE: [(&str, &str, &[&str]); 13] = [
+    ("nag_alpha_warmup", "train.nag_alpha_warmup", &["nag"]),
+    ("nag_gate_slowdown", "optimizer.nag_gate_slowdown", &["nag"]),
+    ("skip_rate", "skip.rate", SKIPPING),
+    ("skip_per", "skip.per", SKIPPING),
+    ("skip_gate", "skip.gate", SKIPPING),
+    ("skip_harden", "skip.harden", SKIPPING),
+    ("skip_kv", "skip.kv", SKIPPING),
+    ("skip_eta", "skip.eta", SKIPPING),
+    ("skip_ema", "skip.ema", SKIPPING),
+    ("skip_ramp", "skip.ramp", SKIPPING),
+    ("skip_protect", "skip.protect", SKIPPING),
+    ("skip_guard_share", "skip.guard_share", SKIPPING),
+    ("skip_guard_steps", "skip.guard_steps", SKIPPING),
 ];
+
+/// Kinds whose gates are known before a sub-layer runs.
+const SKIPPING: &[&str] = &["nag", "mgr"];
 
 /// More would only ever be a mistyped number.
 const MOST_THREADS: usize = 1024;
@@ -307,14 +321,17 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
     for (key, value) in table {
         let known = RECIPE.iter().find(|(name, ..)| *name == key);
         match known {
-            Some((_, setting, of)) if *of == kind => recipe.push(format!("{setting}={value}")),
+            Some((_, setting, of)) if of.contains(&kind) => {
+                recipe.push(format!("{setting}={value}"));
+            }
             Some((_, _, of)) => {
+                let of = of.join(" and ");
                 let problem = format!("is of {of}'s recipe, but `{name}` is {kind}; remove it");
                 return refuse(&key, problem);
             }
             None => {
                 let problem = format!(
-                    "of variant `{name}` is refused: variants differ in residual alone (and nag in nag_alpha_warmup and nag_gate_slowdown); write it above all variants, for all of them"
+                    "of variant `{name}` is refused: variants differ in residual alone (and nag in nag_alpha_warmup and nag_gate_slowdown, nag and mgr in skip_rate and the like); write it above all variants, for all of them"
                 );
                 return refuse(&key, problem);
             }

@@ -63,6 +63,17 @@ impl Results {
         }
         columns.push(("parameters", |cell| cell.parameters.to_string()));
         columns.push(("steps", |cell| cell.steps.to_string()));
+        columns.push(("tokens", |cell| cell.tokens.to_string()));
+        columns.push(("FLOPs planned", |cell| format!("{:.3e}", cell.flops)));
+        columns.push(("FLOPs spent", |cell| match cell.spent_flops.n {
+            0 => DASH.into(),
+            _ => format!("{:.3e}", cell.spent_flops.mean),
+        }));
+        if self.cells.iter().any(|cell| cell.skip_rate.is_some()) {
+            columns.push(("skipped, %", |cell| {
+                or_dash(cell.skip_rate.as_ref().map(|rate| with_spread(rate, 1, 100.0)))
+            }));
+        }
         columns.push(("tokens/s", |cell| with_spread(&cell.tokens_per_second, 0, 1.0)));
         columns.push(("peak memory, MB", |cell| with_spread(&cell.peak_rss_mb, 0, 1.0)));
         columns.push(("speed-up, tokens", |cell| compared(cell, |a| speed_up(a.speed_up_tokens))));
@@ -190,7 +201,8 @@ impl Results {
             "variant,policy,blocks,runs,runs_done,parameters,steps,flops,train_loss,train_loss_sd,\
              validation_loss,validation_loss_sd,accuracy,accuracy_sd,difference,interval95_low,\
              interval95_high,p_t,bootstrap_low,bootstrap_high,p_bootstrap,p_holm,verdict,\
-             tokens_per_second,peak_rss_mb,speed_up_tokens,speed_up_seconds\n",
+             tokens_per_second,peak_rss_mb,speed_up_tokens,speed_up_seconds,tokens,tokens_spent,\
+             flops_spent,skip_rate\n",
         );
         for cell in &self.cells {
             text += &csv_row(cell).join(",");
@@ -247,6 +259,9 @@ fn csv_row(cell: &Cell) -> Vec<String> {
         }
         None => row.extend([String::new(), String::new()]),
     }
+    row.push(cell.tokens.to_string());
+    row.extend([&cell.spent_tokens, &cell.spent_flops].map(|spent| number(Some(spent.mean))));
+    row.push(number(cell.skip_rate.as_ref().map(|rate| rate.mean)));
     row
 }
 

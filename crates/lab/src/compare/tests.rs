@@ -3,7 +3,7 @@ use crate::train::{Feed, RunConfig, model_config};
 use hadal_model::{Decoder, Device};
 use hadal_report::figure::Marks;
 use hadal_report::statistics::{SpeedUp, Verdict};
-use hadal_residual::ResidualConfig;
+use hadal_residual::{ResidualConfig, SkippedKeys};
 use std::collections::BTreeMap;
 
 const BODY: &str = "
@@ -63,6 +63,39 @@ fn a_recipe_reaches_its_own_variant_and_nobody_else() {
     };
     let recipes: Vec<_> = plan.iter().map(recipe).collect();
     assert_eq!(recipes, [(0, 12.0), (0, 12.0), (5, 3.0)]);
+}
+
+#[test]
+fn skipping_reaches_its_own_variant_and_is_refused_for_others() {
+    let skipping =
+        "[[variant]]\nresidual = \"nag\"\nskip_rate = 0.25\nskip_kv = \"drop\"\nskip_ramp = 0.2";
+    let plan = suite("seeds = [4]", &format!("{TWO}{skipping}")).plan(&Pace::new()).unwrap();
+    assert_eq!((&plan[0].config.skip, &plan[1].config.skip), (&None, &None));
+    let skip = plan[2].config.skip.as_ref().unwrap();
+    assert_eq!((skip.rate, skip.kv, skip.ramp), (0.25, SkippedKeys::Drop, 0.2));
+    let said = complaint(&format!("{BODY}[[variant]]\nresidual = \"lns\"\nskip_rate = 0.1"));
+    assert!(said.contains("skip_rate is of nag and mgr's recipe, but `lns` is lns"), "{said}");
+    let said = complaint(&format!("{BODY}[[variant]]\nresidual = \"nag\"\nskip_rate = 1.5"));
+    assert!(said.contains("skip.rate is 1.5"), "{said}");
+}
+
+/// What a skipping run saves buys it steps, by the formula and not by more.
+#[test]
+fn equal_flops_give_a_skipping_run_the_steps_that_it_saves() {
+    let nag = "[[variant]]\nresidual = \"nag\"\n[[variant]]\nname = \"skips\"\nresidual = \"nag\"\nskip_rate = 0.4";
+    let plan = suite("iso_flop = true\nseeds = [0]", nag).plan(&Pace::new()).unwrap();
+    let [dense, skips] = &plan[..] else { panic!("{plan:?}") };
+    assert_eq!(dense.steps, 40);
+    assert!((skips.flops() - dense.flops()).abs() <= skips.flops_per_step / 2.0);
+    // What can be skipped of a block of 16 at a length of 24: queries, outputs, scores and the MLP.
+    let (d, blocks, tokens) = (16.0, 4.0, dense.tokens_per_step as f64);
+    let skippable = blocks * (4.0 * d * d + 4.0 * d * 12.5 + 16.0 * d * d);
+    // The target rises over a tenth of the run, in which the outer two of four blocks are protected.
+    let rate = 0.4 * (0.9 + 0.05 * 0.5);
+    let expected = dense.flops_per_step - 3.0 * tokens * rate * skippable;
+    assert!((skips.flops_per_step - expected).abs() < 1e-9 * expected, "{skips:?}");
+    assert!(skips.steps > 48, "{}", skips.steps);
+    assert_eq!(skips.config.train.steps, Some(skips.steps));
 }
 
 #[test]
@@ -173,6 +206,7 @@ fn the_suites_that_come_with_hadal_can_be_planned() {
         Suite::BUILT_IN,
         include_str!("../../../../configs/suites/depth-sweep.toml"),
         include_str!("../../../../configs/suites/iso-flop.toml"),
+        include_str!("../../../../configs/suites/skipping.toml"),
     ] {
         let plan = Suite::parse(text, "configs").unwrap().plan(&Pace::new()).unwrap();
         assert!(plan.len() > 20);
@@ -257,6 +291,9 @@ fn made(planned: &PlannedRun, loss: f64) -> RunResult {
         train_loss: Some(loss),
         validation_loss: Some(loss),
         accuracy: Some(0.5),
+        tokens: Some(planned.tokens()),
+        flops: Some(planned.flops()),
+        skip_rate: None,
         tokens_per_second: Some(1e3),
         seconds: Some(4.0),
         peak_rss_mb: Some(50.0),

@@ -1,7 +1,8 @@
 //! What is diagnosed: a run, a model of ours, or one of Hugging Face's.
 
 use super::error::{DiagnoseError, io_error};
-use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state};
+use crate::train::skip::Skipper;
+use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state, warmth};
 use hadal_model::{Decoder, Device, ModelConfig, TensorFile, load};
 use hadal_residual::Conduct;
 use std::fs;
@@ -76,7 +77,7 @@ fn of_run(path: &Path, config: &RunConfig) -> Result<(Decoder, Option<u64>), Dia
         return Err(DiagnoseError::NoCheckpoint { path: path.into() });
     };
     let directory = checkpoint_path(path, step);
-    read_state(&directory)?;
+    let state = read_state(&directory)?;
     let file = TensorFile::open(&directory.join("state.safetensors"))?;
     // The data decides the vocabulary and the length, but it may be gone by now.
     let vocabulary = file.shape("w.embed.weight").map_or(0, |shape| shape[0]);
@@ -95,10 +96,10 @@ fn of_run(path: &Path, config: &RunConfig) -> Result<(Decoder, Option<u64>), Dia
     if let Some(problem) = problem {
         return Err(problem.into());
     }
-    let warm = config.train.nag_alpha_warmup;
-    if step < warm {
-        let warmth = step as f64 / warm as f64;
-        decoder.conduct(&Conduct { warmth, ..Conduct::default() });
+    let warmth = warmth(config, step);
+    decoder.conduct(&Conduct { warmth, ..Conduct::default() });
+    if let (Some(skipper), Some(state)) = (Skipper::new(config, &model, length)?, &state.skip) {
+        decoder.skip(skipper.skipping(state, step, warmth))?;
     }
     Ok((decoder, Some(step)))
 }

@@ -1,6 +1,7 @@
 //! The settings of a run: TOML in, the same with every default written out beside the results.
 
 use super::layers::Layers;
+use super::skip::SkipConfig;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use crate::tasks::TaskConfig;
 use hadal_model::{ConfigError, DepthKv, MlpKind, ModelConfig};
@@ -22,6 +23,9 @@ pub struct RunConfig {
     /// The residual policy.
     #[serde(default)]
     pub residual: ResidualConfig,
+    /// Skipping sub-layers. Left out of files unless it is used, so that older runs go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip: Option<SkipConfig>,
     /// What to learn from.
     #[serde(default)]
     pub data: DataConfig,
@@ -443,6 +447,6 @@ impl RunConfig {
                 "say either data.train (a directory made by `hadal data prepare`) or [data.generated] (a task)",
             );
         }
-        Ok(())
+        self.skip.as_ref().map_or(Ok(()), |skip| skip.check(&self.residual))
     }
 }

@@ -3,9 +3,10 @@
 use super::config::RunConfig;
 use super::error::TrainError;
 use super::feed::Feed;
+use super::skip::saved_flops_per_token;
 use super::trainer::model_config;
 use burn::tensor::{Device, Tensor};
-use hadal_model::ModelCost;
+use hadal_model::{ConfigError, ModelConfig, ModelCost};
 use std::time::{Duration, Instant};
 
 /// The cost of a whole run.
@@ -50,7 +51,7 @@ pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
     let cost = ModelCost::of(&model)?;
     let (steps, tokens_per_step) = (config.steps(seq_len), config.tokens_per_step(seq_len));
     let tokens = steps * tokens_per_step;
-    let flops = 3.0 * cost.forward_flops_per_token as f64 * tokens as f64;
+    let flops = flops_per_token(config, &model, seq_len)? * tokens as f64;
     let in_pass = (config.train.batch * seq_len) as f64;
     let weights = (model.n_layers * model.n_heads * seq_len * 4) as f64;
     let peak = matmul_flops_per_second();
@@ -66,6 +67,19 @@ pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
         peak,
         time: Duration::from_secs_f64(flops / (UTILISATION * peak)),
     })
+}
+
+/// FLOPs of learning from a token, forward and backward, in the mean over a run on sequences of this length:
+/// what is skipped on the way costs nothing.
+pub fn flops_per_token(
+    config: &RunConfig,
+    model: &ModelConfig,
+    seq_len: usize,
+) -> Result<f64, ConfigError> {
+    // A model for longer texts would overstate what attention costs.
+    let model = ModelConfig { max_seq_len: seq_len, ..model.clone() };
+    let forward = ModelCost::of(&model)?.forward_flops_per_token as f64;
+    Ok(3.0 * (forward - saved_flops_per_token(config, &model, seq_len)?))
 }
 
 /// The speed of this machine's matrix product, the best of a few.

@@ -2,18 +2,20 @@
 
 use super::feed::Batch;
 use burn::tensor::Tensor;
-use hadal_model::{Decoder, Pass, PassError};
+use hadal_model::{Decoder, Pass, PassError, Tally};
 use std::collections::BTreeMap;
 
 /// Gradients by parameter name.
 pub(crate) type Gradients = BTreeMap<String, Vec<f32>>;
 
-/// The loss of a batch and its gradient.
+/// The loss of a batch and its gradient; `tally` counts what ran.
 pub(crate) fn loss_and_gradient(
     decoder: &Decoder,
     batch: &Batch,
+    tally: &mut Tally,
 ) -> Result<(f64, Gradients), PassError> {
-    let loss = loss(decoder, batch)?;
+    let pass = Pass { tally: Some(tally), ..Pass::default() };
+    let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
     let value = scalar(&loss);
     Ok((value, gradients(decoder, loss)))
 }

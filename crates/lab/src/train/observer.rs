@@ -1,6 +1,7 @@
 //! What a run tells those who watch it.
 
 use super::evaluate::Evaluation;
+use super::skip::SkipReport;
 use crate::diagnose::Summary;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +21,10 @@ pub struct StepReport {
     pub rate: f64,
     /// Tokens of the step.
     pub tokens: u64,
+    /// FLOPs of the step, forward and backward, of those who ran.
+    pub flops: u64,
+    /// How skipping went, if there is any.
+    pub skip: Option<SkipReport>,
     /// Time it took.
     pub time: Duration,
 }

@@ -37,6 +37,7 @@ pub(super) fn write_outcome(folder: &Path, parameters: u64) -> io::Result<()> {
         seconds: speeds().map(|speed| of_a_step / speed).sum(),
         tokens_per_second: median(speeds()),
         peak_rss_mb,
+        training_flops: steps.iter().map(|step| step.flops).sum(),
     };
     let text = serde_json::to_string_pretty(&outcome).map_err(io::Error::other)?;
     write(&folder.join(OUTCOME), &(text + "\n"))
@@ -60,12 +61,13 @@ mod tests {
         fs::write(directory.path().join("config.toml"), "").unwrap();
         let line = |step: u64, speed: f64| {
             format!(
-                "{{\"kind\":\"train\",\"step\":{step},\"loss\":1.0,\"gradient_norm\":1.0,\"rate\":1.0,\"tokens\":{},\"tokens_per_second\":{speed}}}\n",
-                100 * step
+                "{{\"kind\":\"train\",\"step\":{step},\"loss\":1.0,\"gradient_norm\":1.0,\"rate\":1.0,\"tokens\":{},\"flops\":{},\"tokens_per_second\":{speed}}}\n",
+                100 * step,
+                7_000 + step,
             )
         };
         let text = line(1, 50.0) + &line(2, 100.0) + &line(3, 200.0);
-        fs::write(directory.path().join("metrics.jsonl"), text).unwrap();
+        fs::write(directory.path().join("metrics.jsonl"), &text).unwrap();
         fs::write(directory.path().join(PEAK), "1e9\n").unwrap();
         write_outcome(directory.path(), 7).unwrap();
         let outcome = Run::read(directory.path()).unwrap().outcome.unwrap();
@@ -75,7 +77,14 @@ mod tests {
             seconds: 3.5,
             tokens_per_second: 100.0,
             peak_rss_mb: 1e9,
+            training_flops: Some(21_006.0),
         };
         assert_eq!(outcome, expected);
+        // A run that an older version began was not counted from its start.
+        let uncounted = text.replacen("\"flops\":7001,", "", 1);
+        fs::write(directory.path().join("metrics.jsonl"), uncounted).unwrap();
+        write_outcome(directory.path(), 7).unwrap();
+        let outcome = Run::read(directory.path()).unwrap().outcome.unwrap();
+        assert_eq!(outcome.training_flops, None);
     }
 }

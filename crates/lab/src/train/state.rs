@@ -5,6 +5,7 @@
 //! another name, flushed and renamed, so a directory with the right name is whole.
 
 use super::folder::UNFINISHED;
+use super::skip::SkipState;
 use crate::optim::Optimizer;
 use hadal_model::{Decoder, TensorFile, TensorFileError};
 use safetensors::tensor::{Dtype, TensorView};
@@ -30,6 +31,9 @@ pub struct State {
     pub failures: u64,
     /// Best held-out loss so far, and its step.
     pub best: Option<(f64, u64)>,
+    /// Of skipping, from the first step on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip: Option<SkipState>,
     /// Bytes of each log that belong to this state: what a killed run wrote later is cut off.
     pub logs: BTreeMap<String, u64>,
     /// Of the resolved config: a run must not go on with another.

@@ -1,27 +1,25 @@
 //! The training loop.
 
-use super::config::{OnFailure, RunConfig};
+mod look;
+mod recover;
+
+use super::config::RunConfig;
 use super::error::TrainError;
-use super::evaluate::{Evaluation, evaluate};
-use super::failure;
 use super::feed::{Batch, Feed, FeedError};
 use super::folder::RunFolder;
 use super::gradient::{Gradients, accumulate, loss_and_gradient};
 use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
 use super::outcome;
+use super::skip::Skipper;
 use super::state::{self, State};
-use crate::diagnose::{Options, Samples, look, write};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
-use hadal_model::{
-    CheckpointError, Decoder, Device, Limits, ModelConfig, Sampler, Sampling, generate, save,
-};
-use hadal_residual::Conduct;
+use hadal_model::{CheckpointError, Decoder, Device, ModelConfig, Tally, save};
+use hadal_residual::{Conduct, ResidualConfig};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -33,6 +31,7 @@ pub struct Trainer {
     decoder: Decoder,
     optimizer: Optimizer,
     schedule: Schedule,
+    skipper: Option<Skipper>,
     state: State,
     folder: RunFolder,
     logs: Logs,
@@ -99,9 +98,11 @@ impl Trainer {
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let mut decoder = decoder;
         decoder.remember(config.memory.memory());
+        let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
         Ok(Self {
             config,
             feed,
+            skipper,
             decoder,
             optimizer,
             schedule,
@@ -195,24 +196,23 @@ impl Trainer {
     ) -> Result<Option<StepReport>, TrainError> {
         let started = Instant::now();
         let step = self.state.step;
-        self.conduct(true);
+        self.prepare()?;
         let parts = self.config.train.accumulate;
         let mut gradients = Gradients::new();
         let mut batches = Vec::new();
         let mut loss = 0.0;
+        let mut tally = Tally::default();
         for part in 0..parts {
             // Half a window changes nothing: the same step is made whole when the run goes on.
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             let batch = self.batch(step, part)?;
-            let (value, more) = loss_and_gradient(&self.decoder, &batch)?;
+            let (value, more) = loss_and_gradient(&self.decoder, &batch, &mut tally)?;
             loss += value / parts as f64;
             accumulate(&mut gradients, more, parts);
             batches.push(batch);
         }
-        // Whoever looks at the model between steps sees it decide as it will when it is used.
-        self.conduct(false);
         let norm = global_norm(&gradients);
         if !(loss.is_finite() && norm.is_finite()) {
             let problem = format!("loss is {loss} and the gradient's norm {norm}");
@@ -222,6 +222,8 @@ impl Trainer {
         clip_norm(&mut gradients, norm, self.config.optimizer.clip);
         let rate = self.schedule.rate(step);
         self.optimizer.step(&mut self.decoder, &gradients, step, rate);
+        let skip = self.skipper.as_ref().zip(self.state.skip.as_mut());
+        let skip = skip.map(|(skipper, state)| skipper.learn(state, step, &tally));
         self.state.step += 1;
         Ok(Some(StepReport {
             step: self.state.step,
@@ -230,6 +232,9 @@ impl Trainer {
             gradient_norm: norm,
             rate,
             tokens: self.tokens_per_step(),
+            // The way back is twice the way there.
+            flops: 3 * tally.cost(self.decoder.config()),
+            skip,
             time: started.elapsed(),
         }))
     }
@@ -242,141 +247,42 @@ impl Trainer {
         Ok(self.feed.train(first, count)?)
     }
 
-    /// NAG's gains rise from nothing over the first steps.
-    fn conduct(&mut self, learning: bool) {
-        let length = self.config.train.nag_alpha_warmup;
-        let done = self.state.step + 1;
-        let share = if done < length { done as f64 / length as f64 } else { 1.0 };
-        self.decoder.conduct(&Conduct { warmth: share, learning, ..Conduct::default() });
-    }
-
-    /// Writes the evidence of a failed step and does what the settings say.
-    fn recover(
-        &mut self,
-        problem: &str,
-        batches: &[Batch],
-        observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
-        let (path, state) = (self.folder.path(), &self.state);
-        let dump = failure::dump(path, state, &self.decoder, &self.optimizer, batches, problem)?;
+    /// How the model goes through a step.
+    fn prepare(&mut self) -> Result<(), TrainError> {
         let step = self.state.step;
-        let failures = self.state.failures + 1;
-        let window = (self.config.train.batch * self.config.train.accumulate) as u64;
-        let what = self.config.failure.on_failure;
-        if what == OnFailure::Stop || failures > self.config.failure.limit {
-            return Err(TrainError::NotFinite { step, problem: problem.into(), dump });
+        let warmth = warmth(&self.config, step + 1);
+        let mut conduct = Conduct { warmth, learning: true, ..Conduct::default() };
+        if let Some(skipper) = &self.skipper {
+            let state = match self.state.skip.take() {
+                Some(state) => state,
+                None => skipper.start(&self.decoder, &self.batch(step, 0)?)?,
+            };
+            conduct.forced = skipper.forced(&state, step);
+            self.decoder.skip(skipper.skipping(&state, step, warmth))?;
+            self.state.skip = Some(state);
         }
-        // Both ways go on with the data behind the step that failed.
-        let behind = self.state.skipped_sequences + (step + 1) * window;
-        if what == OnFailure::Rollback {
-            match self.anchor()? {
-                Some(anchor) => {
-                    let path = self.folder.checkpoint(anchor);
-                    self.state = state::read(&path)?;
-                    state::restore(&path, &mut self.decoder, &mut self.optimizer)?;
-                    self.folder.remove_after(anchor)?;
-                }
-                None => {
-                    return Err(TrainError::NotFinite { step, problem: problem.into(), dump });
-                }
-            }
-        }
-        self.state.skipped_sequences = behind - self.state.step * window;
-        self.state.failures = failures;
-        observer.recovered(&format!(
-            "step {step}: the {problem}; going on from step {} behind that data ({failures} of at most {})",
-            self.state.step, self.config.failure.limit
-        ));
+        self.decoder.conduct(&conduct);
         Ok(())
-    }
-
-    /// The checkpoint that a rollback goes to. Those that the clock or a signal made do not count, as
-    /// long as there are others: the way of a run must not depend on them.
-    fn anchor(&self) -> Result<Option<u64>, TrainError> {
-        let every = self.config.checkpoint.every_steps;
-        let steps = self.folder.checkpoints()?;
-        Ok(steps.into_iter().rev().find(|step| every == 0 || step.is_multiple_of(every)))
     }
 
     fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
         let seconds = report.time.as_secs_f64();
-        let line = json!({
+        let mut line = json!({
             "kind": "train",
             "step": report.step,
             "loss": report.loss,
             "gradient_norm": report.gradient_norm,
             "rate": report.rate,
             "tokens": report.step * report.tokens,
+            "flops": report.flops,
             "tokens_per_second": report.tokens as f64 / seconds,
         });
+        if let Some(skip) = report.skip {
+            line["skip_rate"] = skip.rate.into();
+            line["skip_target"] = skip.target.into();
+            line["skip_threshold"] = skip.threshold.into();
+        }
         self.logged(|logs| logs.record(report.step, &line))
-    }
-
-    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Evaluation, TrainError> {
-        let (batches, batch) = (self.config.eval.batches.max(1), self.config.train.batch);
-        let evaluation = evaluate(&self.decoder.valid(), &self.feed, batches, batch)?;
-        let step = self.state.step;
-        let mut line = json!({ "kind": "eval", "step": step });
-        if let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(evaluation) {
-            for (name, value) in fields {
-                line[name] = value;
-            }
-        }
-        self.logged(|logs| logs.record(step, &line))?;
-        let better = self.state.best.is_none_or(|(best, _)| evaluation.loss < best);
-        if better && evaluation.loss.is_finite() {
-            self.state.best = Some((evaluation.loss, step));
-        }
-        observer.evaluated(step, &evaluation);
-        Ok(evaluation)
-    }
-
-    /// Looks into the model. It changes nothing of the run, so its failure does not end the run either.
-    fn diagnose(&self, observer: &mut dyn Observer) {
-        let step = self.state.step;
-        let path = self.folder.path().join("diagnosis");
-        let options = Options { batches: Some(self.config.diagnose.batches), ..Options::default() };
-        let found = look(&self.decoder, &Samples::lent(&self.feed), &options, &mut |_, _| {});
-        let written = found.and_then(|mut found| {
-            found.summary.name = self.folder.name();
-            found.summary.step = Some(step);
-            let of_step = path.join(format!("step-{step:09}"));
-            for directory in [&of_step, &path] {
-                write(directory, &found.figures, std::slice::from_ref(&found.summary))?;
-            }
-            Ok(found.summary)
-        });
-        match written {
-            Ok(summary) => observer.diagnosed(step, &summary, &path),
-            Err(error) => observer.recovered(&format!("step {step}: no diagnosis: {error}")),
-        }
-    }
-
-    fn sample(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Some(tokenizer) = self.feed.tokenizer()? else { return Ok(()) };
-        let settings = &self.config.sample;
-        let step = self.state.step;
-        let mut sampler = Sampler::new(Sampling {
-            temperature: settings.temperature,
-            seed: self.config.seed ^ step,
-            ..Sampling::default()
-        })?;
-        let prompt = match settings.prompt.as_str() {
-            "" => tokenizer.begin().into_iter().collect(),
-            text => tokenizer.encode(text)?,
-        };
-        let limits = Limits {
-            max_tokens: settings.tokens,
-            ends: &tokenizer.ends(),
-            vocabulary: tokenizer.vocab_size(),
-        };
-        let decoder = self.decoder.valid();
-        let listen = |_| ControlFlow::Continue(());
-        let generated = generate(&decoder, &prompt, &limits, &mut sampler, listen)?;
-        let text = tokenizer.decode(&generated.tokens)?;
-        self.logged(|logs| logs.sample(&json!({ "step": step, "prompt": prompt, "text": text })))?;
-        observer.sampled(step, &text);
-        Ok(())
     }
 
     fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
@@ -409,8 +315,7 @@ impl Trainer {
 
     fn save_model(&self) -> Result<(), TrainError> {
         let directory = self.folder.model();
-        let mut decoder = self.decoder.valid();
-        decoder.conduct(&Conduct::default());
+        let decoder = self.as_used(1.0)?.valid();
         save(&decoder, &directory)?;
         if let Some(file) = self.feed.tokenizer_file() {
             let copy = directory.join("tokenizer.json");
@@ -438,6 +343,7 @@ fn first_state(config: &RunConfig, feed: &Feed) -> State {
         skipped_sequences: 0,
         failures: 0,
         best: None,
+        skip: None,
         logs: BTreeMap::new(),
         config: fingerprint(config),
         data: feed.fingerprint(),
@@ -451,6 +357,14 @@ fn due(every: u64, step: u64) -> bool {
 fn fingerprint(config: &RunConfig) -> String {
     let text = toml::to_string(config).unwrap_or_default();
     blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// NAG's gains rise from nothing over the first steps: their share of their full size in the step that
+/// makes `done`. Other policies have none.
+pub(crate) fn warmth(config: &RunConfig, done: u64) -> f64 {
+    let length = config.train.nag_alpha_warmup;
+    let warms = matches!(config.residual, ResidualConfig::NormAgnostic(_));
+    if warms && done < length { done as f64 / length as f64 } else { 1.0 }
 }
 
 /// The model for the data; its vocabulary must hold the data's.
@@ -473,5 +387,6 @@ pub(crate) fn model_config(config: &RunConfig, feed: &Feed) -> Result<ModelConfi
         ))
         .into());
     }
+    Skipper::new(config, &model, feed.seq_len())?;
     Ok(model)
 }
