@@ -200,6 +200,7 @@ mod tests {
     use super::*;
     use crate::config::tests::small;
     use crate::cost::ModelCost;
+    use hadal_residual::ResidualConfig;
 
     /// Whatever the policy and the depth slots, what is counted of full sequences is what was predicted.
     #[test]

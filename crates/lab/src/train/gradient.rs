@@ -20,11 +20,6 @@ pub(crate) fn loss_and_gradient(
     Ok((value, gradients(decoder, loss)))
 }
 
-/// The loss of a batch.
-pub(crate) fn loss(decoder: &Decoder, batch: &Batch) -> Result<Tensor<1>, PassError> {
-    decoder.loss(&batch.input, &batch.target, &batch.scored, Pass::default())
-}
-
 /// The gradient of a loss.
 pub(crate) fn gradients(decoder: &Decoder, loss: Tensor<1>) -> Gradients {
     decoder.gradients(loss.backward()).into_iter().collect()
