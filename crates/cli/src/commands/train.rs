@@ -259,9 +259,9 @@ impl Observer for Progress {
             0.0 => String::new(),
             peak => format!(", MFU {:.0} %", 100.0 * report.flops as f64 / seconds / peak),
         };
-        let skipped = report.skip.map_or(String::new(), |skip| {
-            format!(", {:.0} % skipped", 100.0 * skip.rate)
-        });
+        let skipped = report
+            .skip
+            .map_or(String::new(), |skip| format!(", {:.0} % skipped", 100.0 * skip.rate));
         self.bar.set_position(report.step);
         self.bar.set_message(format!(
             "loss {:.4}{skipped}, {} tokens/s{utilisation}",

@@ -152,11 +152,12 @@ impl Suite {
     ) -> Result<PlannedRun, CompareError> {
         let config = self.config(variant, depth, seed)?;
         let name = format!("{}-s{seed}", cell(&variant.name, depth));
-        let Cost { flops_per_token, parameters, seq_len } = cost(&config).map_err(|reason| CompareError::Unplanned {
-            origin: self.origin().into(),
-            run: name.clone(),
-            reason: Box::new(reason),
-        })?;
+        let Cost { flops_per_token, parameters, seq_len } =
+            cost(&config).map_err(|reason| CompareError::Unplanned {
+                origin: self.origin().into(),
+                run: name.clone(),
+                reason: Box::new(reason),
+            })?;
         let tokens_per_step = config.tokens_per_step(seq_len);
         Ok(PlannedRun {
             name,

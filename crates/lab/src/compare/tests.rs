@@ -67,7 +67,8 @@ fn a_recipe_reaches_its_own_variant_and_nobody_else() {
 
 #[test]
 fn skipping_reaches_its_own_variant_and_is_refused_for_others() {
-    let skipping = "[[variant]]\nresidual = \"nag\"\nskip_rate = 0.25\nskip_kv = \"drop\"\nskip_ramp = 0.2";
+    let skipping =
+        "[[variant]]\nresidual = \"nag\"\nskip_rate = 0.25\nskip_kv = \"drop\"\nskip_ramp = 0.2";
     let plan = suite("seeds = [4]", &format!("{TWO}{skipping}")).plan(&Pace::new()).unwrap();
     assert_eq!((&plan[0].config.skip, &plan[1].config.skip), (&None, &None));
     let skip = plan[2].config.skip.as_ref().unwrap();

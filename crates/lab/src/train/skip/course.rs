@@ -82,7 +82,10 @@ mod tests {
         let never = Course::new(&SkipConfig { protect: 0.0, ..config(0.4) }, 100);
         assert!(!never.protects(0));
         let always = Course::new(&SkipConfig { protect: 1.0, ..config(0.4) }, 100);
-        assert!(always.protects(99) && !always.protects(100), "the finished model has no protection");
+        assert!(
+            always.protects(99) && !always.protects(100),
+            "the finished model has no protection"
+        );
     }
 
     #[test]

@@ -97,7 +97,8 @@ impl Skipper {
     pub(crate) fn start(&self, decoder: &Decoder, batch: &Batch) -> Result<SkipState, PassError> {
         let gates = smallest_gates(decoder, batch, self.scopes.sites())?;
         let smallest = |scope: usize, protected: bool| {
-            let own = (0..gates.len()).filter(|&site| self.scopes.at(site, protected) == Some(scope));
+            let own =
+                (0..gates.len()).filter(|&site| self.scopes.at(site, protected) == Some(scope));
             own.filter_map(|site| gates[site]).reduce(f32::min)
         };
         let protected = self.course.protects(0);

@@ -44,7 +44,8 @@ impl Scopes {
         let factor = |site: Site| {
             let group = || each().filter(|&other| same(site, other));
             let all: f64 = group().map(|site| weights[site.index]).sum();
-            let able: f64 = group().skip_while(|s| s.index < always).map(|s| weights[s.index]).sum();
+            let able: f64 =
+                group().skip_while(|s| s.index < always).map(|s| weights[s.index]).sum();
             all / able
         };
         let count = each().map(scope).max().map_or(0, |last| last + 1);
@@ -150,9 +151,10 @@ mod tests {
     fn the_others_make_up_for_those_that_always_run() {
         for per in [SkipPer::Model, SkipPer::Kind, SkipPer::Layer] {
             let scopes = scopes(per, "mgr:streams=4");
-            assert_eq!((0..4).map(|site| scopes.at(site, false).is_some()).collect::<Vec<_>>(), [
-                false, false, false, true
-            ]);
+            assert_eq!(
+                (0..4).map(|site| scopes.at(site, false).is_some()).collect::<Vec<_>>(),
+                [false, false, false, true]
+            );
             assert!((scopes.overall(0.25, false) - 0.25).abs() < 1e-12, "{per:?}");
             assert!(scopes.own_target(scopes.count() - 1, 0.25) > 0.25);
             let most = scopes.most();

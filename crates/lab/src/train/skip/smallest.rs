@@ -32,7 +32,8 @@ impl Probe for Smallest {
         let Place::Site(site) = place else { return };
         // A token skips if its widest gate is small.
         let widest = value.abs().max_dim(2).min();
-        let widest = widest.try_into_vec_as::<f32>().ok().and_then(|values| values.first().copied());
+        let widest =
+            widest.try_into_vec_as::<f32>().ok().and_then(|values| values.first().copied());
         self.gates[site.index] = widest;
     }
 }

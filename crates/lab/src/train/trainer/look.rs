@@ -28,7 +28,10 @@ impl Trainer {
         self.as_used(warmth(&self.config, self.state.step))
     }
 
-    pub(super) fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Evaluation, TrainError> {
+    pub(super) fn evaluate(
+        &mut self,
+        observer: &mut dyn Observer,
+    ) -> Result<Evaluation, TrainError> {
         let (batches, batch) = (self.config.eval.batches.max(1), self.config.train.batch);
         let evaluation = evaluate(&self.as_it_is()?.valid(), &self.feed, batches, batch)?;
         let step = self.state.step;
