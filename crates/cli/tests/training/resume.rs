@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Stops a run with signals at these numbers of lines in its metrics, resumes it each time, and lets it
 /// end. A busy machine may deliver a signal late; at least one must have come in time.
-pub(crate) fn interrupted_and_resumed(run: &Path, first: &mut Command, stops: &[usize]) {
+fn interrupted_and_resumed(run: &Path, first: &mut Command, stops: &[usize]) {
     let metrics = run.join("metrics.jsonl");
     let mut stopped = 0;
     for (i, &stop) in stops.iter().enumerate() {

@@ -2,7 +2,6 @@
 //! planned, and clear words where it cannot be done.
 
 use crate::failures::{POISONED, rare};
-use crate::resume::interrupted_and_resumed;
 use crate::support::*;
 use serde_json::Value;
 use std::fs;
@@ -31,6 +30,26 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
+/// Stops a run again and again, each time a few steps after it went on, and lets it end.
+fn stopped_often(run: &Path, first: &mut Command) {
+    let metrics = run.join("metrics.jsonl");
+    let mut stopped = 0;
+    for steps in [2, 5, 3, 7] {
+        let enough = lines(&metrics) + steps;
+        let mut again = resume(run);
+        let command = if enough == 2 { &mut *first } else { &mut again };
+        let ended = signalled(command, "-INT", || lines(&metrics) >= enough);
+        match ended.code {
+            Some(130) => stopped += 1,
+            _ => {
+                ended.succeeded();
+            }
+        }
+    }
+    assert!(stopped > 0, "no signal came in time");
+    finish(&mut resume(run)).succeeded();
+}
+
 /// A short guard and a warm-up, so that everything that a state holds is in use.
 #[test]
 fn a_skipping_run_that_was_interrupted_ends_with_the_same_bits() {
@@ -56,7 +75,7 @@ fn a_skipping_run_that_was_interrupted_ends_with_the_same_bits() {
             command
         };
         finish(&mut start(&whole)).succeeded();
-        interrupted_and_resumed(&parts, &mut start(&parts), &[3, 17, 32]);
+        stopped_often(&parts, &mut start(&parts));
         assert_same(&parts, &whole, policy);
         let config = |run: &Path| fs::read(run.join("model/config.json")).unwrap();
         assert!(config(&parts) == config(&whole), "{policy}: other thresholds");
@@ -66,29 +85,33 @@ fn a_skipping_run_that_was_interrupted_ends_with_the_same_bits() {
     }
 }
 
-/// What is learnt of the way that was given up must be forgotten with it.
+/// What is learnt of the way that was given up must be forgotten with it, or a run that was killed on that way would
+/// go on differently.
 #[test]
 fn a_rollback_takes_the_controller_back_as_well() {
     let directory = temporary();
     let data = rare(directory.path());
-    let start = |out: &Path| {
-        let mut command = on_text(out, &data, &POISONED);
-        let more = ["failure.on_failure=rollback", "checkpoint.every_steps=3", "skip.rate=0.3"];
-        set(&mut command, &more);
-        set(&mut command, &["model.n_layers=4", "skip.protect=0", "train.accumulate=2"]);
-        command.args(["--residual", "mgr:streams=2"]);
-        command
-    };
-    let (whole, killed) = (directory.path().join("whole"), directory.path().join("killed"));
-    let ended = finish(&mut start(&whole)).succeeded();
-    let warnings = ended.stderr.lines().filter(|line| line.starts_with("warning")).count();
-    assert!(warnings > 0, "{}", ended.stderr);
-    println!("{warnings} failures on the way");
-    signalled(&mut start(&killed), "-KILL", || lines(&killed.join("metrics.jsonl")) > 12);
-    finish(&mut resume(&killed)).succeeded();
-    assert_same(&killed, &whole, "rollback");
-    // Of each step the last try counts; its thresholds are those of a run in which no other was made.
-    assert!(steps(&whole, "skip_rate").iter().any(|&rate| rate > 0.0));
+    for policy in ["nag", "mgr:streams=2"] {
+        let start = |out: &Path| {
+            let mut command = on_text(out, &data, &POISONED);
+            let more = ["failure.on_failure=rollback", "checkpoint.every_steps=3", "skip.rate=0.3"];
+            set(&mut command, &more);
+            set(&mut command, &["model.n_layers=4", "skip.protect=0", "train.accumulate=2"]);
+            // A seed whose first step does not see the rare letter.
+            command.args(["--residual", policy, "--seed", "2"]);
+            command
+        };
+        let [whole, killed] = ["whole", "killed"]
+            .map(|name| directory.path().join(format!("{}-{name}", &policy[..3])));
+        let ended = finish(&mut start(&whole)).succeeded();
+        let warnings = ended.stderr.lines().filter(|line| line.starts_with("warning")).count();
+        println!("{policy}: {warnings} failures on the way");
+        assert!(warnings > 1, "{}", ended.stderr);
+        assert!(mean(&steps(&whole, "skip_rate")) > 0.05, "{policy}");
+        signalled(&mut start(&killed), "-KILL", || lines(&killed.join("metrics.jsonl")) > 12);
+        finish(&mut resume(&killed)).succeeded();
+        assert_same(&killed, &whole, policy);
+    }
 }
 
 #[test]
@@ -149,10 +172,10 @@ fn a_suite_spends_the_flops_that_it_planned() {
     let suite = directory.path().join("suite.toml");
     let text = "
 baseline = \"nag\"
-seeds = [0]
+seeds = [0, 1]
 iso_flop = true
 [train]
-steps = 150
+steps = 200
 batch = 4
 [model]
 d_model = 32
@@ -188,7 +211,7 @@ skip_rate = 0.3
     assert!(skips["steps"].as_u64() > dense["steps"].as_u64(), "savings buy steps");
     assert_eq!(skips["spent_tokens"]["mean"].as_f64(), skips["tokens"].as_f64());
     let rate = skips["skip_rate"]["mean"].as_f64().unwrap();
-    assert!((rate - 0.3).abs() < 0.03, "{rate}");
+    assert!((rate - 0.3).abs() < 0.05, "{rate}");
     assert_eq!(dense["skip_rate"], Value::Null);
 }
 
