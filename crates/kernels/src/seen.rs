@@ -19,6 +19,11 @@ impl SeenRows {
         self.rows.len()
     }
 
+    /// Tokens of each row that have keys.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.rows.iter().map(KeyValues::len)
+    }
+
     /// All keys and all values, `[batch, heads, time, head_dim]`.
     pub fn to_vectors(&self) -> (Vec<f32>, Vec<f32>) {
         let (mut keys, mut values) = (Vec::new(), Vec::new());

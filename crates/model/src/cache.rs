@@ -93,6 +93,18 @@ impl Cache {
         self.layers.iter().flatten().next().map(|seen| matches!(seen, Seen::Rows(_)))
     }
 
+    /// How many tokens of each row have keys in a layer: fewer than were seen, where those who skip have none.
+    pub(crate) fn keys(&self, layer: usize, batch: usize) -> Vec<usize> {
+        match self.layers.get(layer).and_then(Option::as_ref) {
+            None => vec![0; batch],
+            Some(Seen::Rows(seen)) => seen.lengths().collect(),
+            Some(Seen::Tensors(seen)) => match &seen.present {
+                Some(rows) => rows.iter().map(Vec::len).collect(),
+                None => vec![self.length; batch],
+            },
+        }
+    }
+
     /// Adds a layer's new keys and values and returns all of them, with the positions of those that exist.
     /// `present` are those of the new ones; `None` for all.
     pub(crate) fn extend(

@@ -170,6 +170,13 @@ impl Layers<'_> {
     fn count(&mut self, site: Site, [batch, time]: [usize; 2], route: Option<&Route>) {
         let (cached, start, keys) = (self.cache.is_some(), self.start, self.skipped_keys);
         let left_over = self.depth_kv != DepthKv::None;
+        if self.tally.is_none() {
+            return;
+        }
+        let before = match &self.cache {
+            Some(cache) if keys == SkippedKeys::Drop => cache.keys(site.block(), batch),
+            _ => vec![start; batch],
+        };
         let Some(tally) = &mut self.tally else { return };
         let Some(tally) = tally.sites.get_mut(site.index) else { return };
         let all = (batch * time) as u64;
@@ -185,13 +192,14 @@ impl Layers<'_> {
             SkippedKeys::Keep => all,
         };
         tally.seen += match (route, keys) {
-            (None, _) => batch as u64 * causal(start, time),
+            (None, _) => before.iter().map(|&start| causal(start, time)).sum(),
             (Some(route), SkippedKeys::Keep) => {
                 let seen = |&token: &u32| (start + token as usize % time + 1) as u64;
                 route.running().iter().map(seen).sum()
             }
             (Some(route), SkippedKeys::Drop) => {
-                route.sequences(time).map(|range| causal(0, range.len())).sum()
+                let rows = route.sequences(time).zip(&before);
+                rows.map(|(range, &start)| causal(start, range.len())).sum()
             }
         };
     }

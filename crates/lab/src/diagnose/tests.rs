@@ -427,7 +427,7 @@ fn what_is_written_reads_back_as_the_figures_of_a_run() {
 fn skips_are_told_by_depth_kind_position_and_token() {
     // Nobody skips block 0, everybody the attention of block 1, nobody its MLP.
     let config = config("nag:skip_threshold=[0.0,0.0,9.0,0.0]", 2);
-    let (decoder, batch) = (fresh(&config), batch(5, 6));
+    let (decoder, batch) = (fresh(&config), batch(20, 6));
     let skips = seen(&decoder, &batch, Skips::new(&config, None));
     assert_eq!([0, 1, 2, 3].map(|site| skips.at(site).unwrap()), [0.0, 0.0, 1.0, 0.0]);
     let mut summary = Summary::default();

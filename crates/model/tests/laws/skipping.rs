@@ -150,7 +150,10 @@ fn decoding_skips_what_one_pass_skips() {
                 let mut tally = Tally::default();
                 let (cache, tally_of) = (Some(&mut cache), Some(&mut tally));
                 let pass = Pass { cache, tally: tally_of, ..Pass::default() };
-                decoder.logits(&part, pass).unwrap();
+                let (_, done) = counted(|| decoder.logits(&part, pass).unwrap());
+                if fuses(&Device::flex()) {
+                    assert_eq!(done, tally.flops(config), "what kernels did");
+                }
                 sum.add(&tally);
             }
             assert_eq!((sum.tokens, sum.context), (whole.tokens, whole.context));
