@@ -192,7 +192,7 @@ impl Layers<'_> {
             SkippedKeys::Keep => all,
         };
         tally.seen += match (route, keys) {
-            (None, _) => before.iter().map(|&start| causal(start, time)).sum(),
+            (None, _) => before.iter().map(|&start| causal(start, time)).sum::<u64>(),
             (Some(route), SkippedKeys::Keep) => {
                 let seen = |&token: &u32| (start + token as usize % time + 1) as u64;
                 route.running().iter().map(seen).sum()
