@@ -151,7 +151,8 @@ fn decoding_skips_what_one_pass_skips() {
                 let (cache, tally_of) = (Some(&mut cache), Some(&mut tally));
                 let pass = Pass { cache, tally: tally_of, ..Pass::default() };
                 let (_, done) = counted(|| decoder.logits(&part, pass).unwrap());
-                if fuses(&Device::flex()) {
+                // With depth slots a cache is read by plain operations, which are not counted.
+                if fuses(&Device::flex()) && config.depth_kv == DepthKv::None {
                     assert_eq!(done, tally.flops(config), "what kernels did");
                 }
                 sum.add(&tally);
