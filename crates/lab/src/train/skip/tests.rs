@@ -117,7 +117,7 @@ fn what_the_model_cannot_do_is_refused_before_it_starts() {
     let depth_kv = hadal_model::DepthKv::Attention;
     let slots = ModelConfig { depth_kv, ..model("nag") };
     let said = complaint("nag", &["skip.kv=drop"], slots);
-    assert!(said.contains("skip_kv to \"keep\""), "{said}");
+    assert!(said.contains("to \"keep\""), "{said}");
 }
 
 /// Half of the sub-layers are protected for a tenth of the run, while the target rises.
