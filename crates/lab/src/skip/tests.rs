@@ -270,7 +270,8 @@ fn a_sweep_starts_where_nobody_skips() {
 fn only_scored_positions_count() {
     let decoder = decoder("nag:directions=3").valid();
     let all = batch(0, 4, 9);
-    let (whole, _) = super::measure::measure(&decoder, &[all.clone()], &mut || {}).unwrap();
+    let (whole, _) =
+        super::measure::measure(&decoder, std::slice::from_ref(&all), &mut || {}).unwrap();
     let scored: Vec<bool> = (0..36).map(|place| place % 2 == 0).collect();
     let halves = [scored.clone(), scored.iter().map(|scored| !scored).collect()].map(|scored| {
         let half = Batch { scored, ..all.clone() };
