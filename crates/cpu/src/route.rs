@@ -1,7 +1,11 @@
 //! Which tokens of a batch a sub-layer runs for.
 
 use crate::rows::filled;
+use rayon::prelude::*;
 use std::sync::Arc;
+
+/// Tokens of one task.
+const TOKENS: usize = 128;
 
 /// Tokens that run, in ascending order; the others are skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,20 +70,52 @@ impl Route {
     pub fn gather(&self, rows: &[f32], width: usize) -> Vec<f32> {
         debug_assert_eq!(rows.len(), self.tokens * width);
         filled(self.len() * width, |out| {
-            for (out, &token) in out.chunks_exact_mut(width).zip(self.running()) {
-                out.copy_from_slice(&rows[token as usize * width..][..width]);
-            }
+            let parts = out.par_chunks_mut(TOKENS * width).zip(self.running.par_chunks(TOKENS));
+            parts.for_each(|(out, running)| {
+                for (out, &token) in out.chunks_exact_mut(width).zip(running) {
+                    out.copy_from_slice(&rows[token as usize * width..][..width]);
+                }
+            });
         })
     }
 
     /// Puts rows back to where [`Route::gather`] took them from; those of skipped tokens are zero.
     pub fn scatter(&self, rows: &[f32], width: usize) -> Vec<f32> {
         debug_assert_eq!(rows.len(), self.len() * width);
-        let mut out = vec![0.0; self.tokens * width];
-        for (row, &token) in rows.chunks_exact(width).zip(self.running()) {
-            out[token as usize * width..][..width].copy_from_slice(row);
-        }
-        out
+        filled(self.tokens * width, |out| {
+            self.each_token(out, rows, width, |out, row| match row {
+                Some(row) => out.copy_from_slice(row),
+                None => out.fill(0.0),
+            });
+        })
+    }
+
+    /// Adds rows to those that [`Route::gather`] took them from.
+    pub fn add_back(&self, sums: &mut [f32], rows: &[f32], width: usize) {
+        self.each_token(sums, rows, width, |sum, row| {
+            if let Some(row) = row {
+                sum.iter_mut().zip(row).for_each(|(sum, more)| *sum += more);
+            }
+        });
+    }
+
+    /// Goes through all tokens' rows, with the gathered row of those that run.
+    fn each_token(
+        &self,
+        all: &mut [f32],
+        gathered: &[f32],
+        width: usize,
+        change: impl Fn(&mut [f32], Option<&[f32]>) + Sync,
+    ) {
+        all.par_chunks_mut(TOKENS * width).enumerate().for_each(|(part, all)| {
+            let first = part * TOKENS;
+            let mut next = self.running.partition_point(|&token| (token as usize) < first);
+            for (t, row) in all.chunks_exact_mut(width).enumerate() {
+                let runs = self.running.get(next).is_some_and(|&r| r as usize == first + t);
+                change(row, runs.then(|| &gathered[next * width..][..width]));
+                next += usize::from(runs);
+            }
+        });
     }
 }
 
@@ -110,6 +146,20 @@ mod tests {
         assert_eq!(gathered, [2.0, 3.0, 6.0, 7.0, 8.0, 9.0]);
         let back = route.scatter(&gathered, 2);
         assert_eq!(back, [0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 6.0, 7.0, 8.0, 9.0, 0.0, 0.0]);
+        let mut sums = vec![1.0; 12];
+        route.add_back(&mut sums, &gathered, 2);
+        assert_eq!(sums, [1.0, 1.0, 3.0, 4.0, 1.0, 1.0, 7.0, 8.0, 9.0, 10.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn many_tokens_come_back_to_their_places() {
+        let runs = |token: usize| token % 7 < 3 || (200..500).contains(&token);
+        let route = Route::of((0..1000).map(runs)).unwrap();
+        let rows: Vec<f32> = (1..=1000).map(|i| i as f32).collect();
+        let back = route.scatter(&route.gather(&rows, 1), 1);
+        for (token, (back, row)) in back.iter().zip(&rows).enumerate() {
+            assert_eq!(*back, if runs(token) { *row } else { 0.0 });
+        }
     }
 
     #[test]

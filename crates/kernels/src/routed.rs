@@ -144,10 +144,7 @@ impl RoutedAttention {
         let width = self.attention.width();
         match keys {
             Keys::All => {
-                for (part, &token) in of_queries.chunks_exact(width).zip(route.running()) {
-                    let row = &mut of_keys[token as usize * width..][..width];
-                    row.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
-                }
+                route.add_back(&mut of_keys, &of_queries, width);
                 of_keys
             }
             Keys::Running => {
