@@ -141,8 +141,8 @@ impl SubLayers for Respectful {
     }
 
     fn run(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
-        let others = Tensor::<1>::ones([WIDTH], &Device::flex())
-            .slice_assign([0..1], Tensor::<1>::zeros([1], &Device::flex()));
+        let others: Vec<f32> = (0..WIDTH).map(|i| if i == 0 { 0.0 } else { 1.0 }).collect();
+        let others = Tensor::<1>::from_floats(others.as_slice(), &Device::flex());
         self.0.run(site, input, route) * others.unsqueeze()
     }
 }
