@@ -2,6 +2,7 @@
 
 use crate::config::{ConfigError, DepthKv, MlpKind, ModelConfig};
 use crate::decoder::Decoder;
+use crate::tally::seen_keys;
 use burn::tensor::Device;
 use hadal_residual::Weights;
 use serde::Serialize;
@@ -107,16 +108,18 @@ impl Branches {
             [config.d_model, config.d_ff, config.n_layers, config.vocab_size].map(|n| n as u64);
         let q = (config.n_heads * config.head_dim) as u64;
         let kv = config.kv_width() as u64;
-        // Twice the mean context, so that it stays whole: (T + 1) / 2.
-        let double_context = config.max_seq_len as u64 + 1;
-        let attention = 2 * d * q + 4 * d * kv + 2 * q * double_context + 2 * q * d;
+        // Twice the mean context, so that it stays whole: T + 1 without a window.
+        let length = config.max_seq_len;
+        let double_context = |block| 2 * seen_keys(0, length, config.window(block)) / length as u64;
+        let contexts: u64 = (0..config.n_layers).map(double_context).sum();
+        let attention = 2 * d * q + 4 * d * kv + 2 * q * d;
         let (mlp, mlp_saved) = match config.mlp {
             MlpKind::Relu2 => (4 * d * ff, ff),
             MlpKind::Swiglu => (6 * d * ff, 2 * ff),
         };
         let depth = Self::depth(config, d, q, kv);
         Self {
-            flops: layers * (attention + mlp) + depth + 2 * d * vocab,
+            flops: layers * (attention + mlp) + 2 * q * contexts + depth + 2 * d * vocab,
             kv: layers * 2 * kv,
             // Normalised inputs of both halves, q, k, v, the mixed values and a log-sum-exp per
             // head; the MLP's hidden values; the head's input.
