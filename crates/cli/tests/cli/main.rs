@@ -5,6 +5,7 @@ mod diagnose;
 mod formats;
 mod generate;
 mod hostile;
+mod import;
 mod inspect;
 mod parity;
 mod policies;
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "policies",
     "parity",
     "inspect",
@@ -26,6 +27,7 @@ const COMMANDS: [&str; 10] = [
     "diagnose",
     "report",
     "serve",
+    "import",
 ];
 
 #[test]
