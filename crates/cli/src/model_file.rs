@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// A model's whole config: `.toml`, `.json`, or a directory with a `config.json`.
+/// A model's whole config: `.toml`, `.json`, a directory with a `config.json`, or a `.gguf` file.
 pub(crate) fn read_model(path: &Path) -> Result<ModelConfig, Failure> {
     if is_toml(path) {
         return parse(path, &text_of(path)?);

@@ -2,12 +2,13 @@
 //! `[q | k | v]` to the mixed values.
 //!
 //! One task works on one key head of one sequence. Queries go in blocks, keys in tiles, and the softmax
-//! is built up tile by tile, so no `T x T` matrix exists; tiles above the diagonal are left out. Only the
+//! is built up tile by tile, so no `T x T` matrix exists; tiles above the diagonal, and those before a sliding
+//! window, are left out. Only the
 //! logarithm of each row's sum is kept, and the backward pass computes the weights again from it. Norms
 //! and rotations are applied while heads are copied out of the rows.
 //!
 //! Dense and routed attention are the same loops: a plan says for each query where its row is, at which
-//! position it stands and how many keys it sees. Who does not ask is not in the plan.
+//! position it stands and which keys it sees. Who does not ask is not in the plan.
 
 mod backward;
 mod decode;
@@ -55,6 +56,8 @@ pub struct Shape<'a> {
     pub sin: &'a [f32],
     /// Norms of query and key heads, if there are any.
     pub norms: Option<HeadNorms<'a>>,
+    /// How many positions back a token sees, itself included; everything if none.
+    pub window: Option<u32>,
 }
 
 /// RMS norms over each head, before the rotation.

@@ -8,6 +8,7 @@
 #[macro_use]
 mod simd;
 pub mod attention;
+pub mod bias;
 mod gemm;
 mod lent;
 pub mod linear;

@@ -5,6 +5,7 @@ use crate::seen::SeenTokens;
 use burn::tensor::Tensor;
 use hadal_cpu::Rows;
 use hadal_cpu::attention::{HeadNorms, Shape, Slots, backward, forward};
+use hadal_cpu::bias;
 use hadal_cpu::linear::{self, Weight};
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// How many positions back a token sees, itself included; everything if none.
+    pub window: Option<u32>,
 }
 
 /// The parameters of an attention.
@@ -40,6 +43,10 @@ pub struct AttentionWeights {
     pub o: Tensor<2>,
     /// Norms over each head, if there are any.
     pub norms: Option<HeadGains>,
+    /// Of queries, keys and values side by side, `[(heads + 2 kv_heads) * head_dim]`.
+    pub bias: Option<Tensor<1>>,
+    /// `[d]`
+    pub output_bias: Option<Tensor<1>>,
 }
 
 /// RMS norms over each head, before the rotation.
@@ -95,13 +102,22 @@ pub(crate) fn prepare(
     rope: &RopeTables,
     recompute: bool,
 ) -> (Attention, Vec<Input>) {
-    let AttentionWeights { q, k, v, o, norms } = weights;
+    let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
     let eps = norms.as_ref().map(|norms| norms.eps as f32);
-    let operation = Attention { x: x.dims(), shape, rope: rope.clone(), eps, recompute };
+    let x_shape = x.dims();
     let mut inputs: Vec<Input> = vec![x.into(), q.into(), k.into(), v.into(), o.into()];
     if let Some(norms) = norms {
         inputs.extend([norms.query.into(), norms.key.into()]);
     }
+    let mut place = |bias: Option<Tensor<1>>| {
+        bias.map(|bias| {
+            inputs.push(bias.into());
+            inputs.len() - 1
+        })
+    };
+    let (bias, output_bias) = (place(bias), place(output_bias));
+    let rope = rope.clone();
+    let operation = Attention { x: x_shape, shape, rope, eps, bias, output_bias, recompute };
     (operation, inputs)
 }
 
@@ -115,10 +131,9 @@ struct Continued {
 impl Operation for Continued {
     fn forward(&self, inputs: &[Rows], _: bool) -> Output {
         let attention = &self.attention;
-        let x = inputs[0].values();
-        let joined = linear::forward(x, attention.width(), &attention.projections(inputs));
+        let joined = attention.joined(inputs);
         let mixed = self.seen.attend(&joined, &attention.shape(inputs), attention.x[0]);
-        let values = linear::forward(&mixed, attention.mixed_width(), &attention.output(inputs));
+        let values = attention.outputs(&mixed, inputs);
         Output { values, shape: attention.x.to_vec(), saved: Vec::new() }
     }
 
@@ -127,12 +142,16 @@ impl Operation for Continued {
     }
 }
 
+/// Inputs are x, the four matrices, then gains if there are any, then biases if there are any.
 #[derive(Debug)]
 pub(crate) struct Attention {
     pub(crate) x: [usize; 3],
     shape: AttentionShape,
     rope: RopeTables,
     eps: Option<f32>,
+    /// Which input it is, as below.
+    bias: Option<usize>,
+    output_bias: Option<usize>,
     pub(crate) recompute: bool,
 }
 
@@ -146,14 +165,14 @@ impl Attention {
     }
 
     pub(crate) fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
-        let AttentionShape { heads, kv_heads, head_dim } = self.shape;
+        let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
         let norms = self.eps.map(|eps| HeadNorms {
             query: inputs[5].values(),
             key: inputs[6].values(),
             eps,
         });
         let (cos, sin) = (&self.rope.cos, &self.rope.sin);
-        Shape { time: self.x[1], heads, kv_heads, head_dim, cos, sin, norms }
+        Shape { time: self.x[1], heads, kv_heads, head_dim, cos, sin, norms, window }
     }
 
     pub(crate) fn projections<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 3] {
@@ -164,10 +183,66 @@ impl Attention {
         [Weight::new(inputs[4].values(), self.mixed_width())]
     }
 
-    /// The joined projections, the mixed values and the logarithms of the sums.
-    fn intermediates(&self, inputs: &[Rows]) -> [Vec<f32>; 3] {
+    fn bias<'a>(&self, inputs: &'a [Rows]) -> Option<&'a [f32]> {
+        self.bias.map(|place| inputs[place].values())
+    }
+
+    /// `[q | k | v]` of every token.
+    fn joined(&self, inputs: &[Rows]) -> Vec<f32> {
         let x = inputs[0].values();
         let joined = linear::forward(x, self.width(), &self.projections(inputs));
+        biased(joined, self.bias(inputs))
+    }
+
+    /// Of the rows `x`.
+    pub(crate) fn queries(&self, x: &[f32], inputs: &[Rows]) -> Vec<f32> {
+        let [q, _, _] = self.projections(inputs);
+        let bias = self.bias(inputs).map(|bias| &bias[..self.mixed_width()]);
+        biased(linear::forward(x, self.width(), &[q]), bias)
+    }
+
+    /// `[k | v]` of the rows `x`.
+    pub(crate) fn key_values(&self, x: &[f32], inputs: &[Rows]) -> Vec<f32> {
+        let [_, k, v] = self.projections(inputs);
+        let bias = self.bias(inputs).map(|bias| &bias[self.mixed_width()..]);
+        biased(linear::forward(x, self.width(), &[k, v]), bias)
+    }
+
+    /// What comes of mixed values.
+    pub(crate) fn outputs(&self, mixed: &[f32], inputs: &[Rows]) -> Vec<f32> {
+        let values = linear::forward(mixed, self.mixed_width(), &self.output(inputs));
+        biased(values, self.output_bias.map(|place| inputs[place].values()))
+    }
+
+    /// The gradients of gains and biases, as far as there are any, in the order of the inputs. `parts` are the
+    /// gradients of queries, keys and values in columns, and `d` that of the rows that were put out.
+    pub(crate) fn small_gradients(
+        &self,
+        gains: [Vec<f32>; 2],
+        parts: &[(&[f32], usize)],
+        d: &[f32],
+    ) -> Vec<Vec<f32>> {
+        let mut gradients = Vec::new();
+        if self.eps.is_some() {
+            gradients.extend(gains);
+        }
+        if self.bias.is_some() {
+            let each = parts.iter().flat_map(|(part, width)| bias::gradient(part, *width));
+            gradients.push(each.collect());
+        }
+        if self.output_bias.is_some() {
+            gradients.push(bias::gradient(d, self.width()));
+        }
+        gradients
+    }
+
+    pub(crate) fn key_value_width(&self) -> usize {
+        2 * self.shape.kv_heads * self.shape.head_dim
+    }
+
+    /// The joined projections, the mixed values and the logarithms of the sums.
+    fn intermediates(&self, inputs: &[Rows]) -> [Vec<f32>; 3] {
+        let joined = self.joined(inputs);
         let out = forward(&joined, &self.shape(inputs), &Slots::default());
         [joined, out.mixed, out.log_sums]
     }
@@ -176,7 +251,7 @@ impl Attention {
 impl Operation for Attention {
     fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
         let saved = self.intermediates(inputs);
-        let values = linear::forward(&saved[1], self.mixed_width(), &self.output(inputs));
+        let values = self.outputs(&saved[1], inputs);
         let saved = if keep && !self.recompute { saved.into() } else { Vec::new() };
         Output { values, shape: self.x.to_vec(), saved }
     }
@@ -199,7 +274,16 @@ impl Operation for Attention {
         let mut gradients = vec![projections.x];
         gradients.extend(projections.weights);
         gradients.push(out.weights.remove(0));
-        gradients.extend([heads.query_gain, heads.key_gain]);
+        let width = self.mixed_width() + self.key_value_width();
+        let gains = [heads.query_gain, heads.key_gain];
+        gradients.extend(self.small_gradients(gains, &[(&heads.joined, width)], d.values()));
         gradients
     }
+}
+
+fn biased(mut rows: Vec<f32>, bias: Option<&[f32]>) -> Vec<f32> {
+    if let Some(bias) = bias {
+        bias::add(&mut rows, bias);
+    }
+    rows
 }

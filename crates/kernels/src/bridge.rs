@@ -71,6 +71,29 @@ pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>)
         5 => Dispatch::run5(next(), next(), next(), next(), next(), operation),
         6 => Dispatch::run6(next(), next(), next(), next(), next(), next(), operation),
         7 => Dispatch::run7(next(), next(), next(), next(), next(), next(), next(), operation),
+        8 => Dispatch::run8(
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            operation,
+        ),
+        9 => Dispatch::run9(
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            operation,
+        ),
         count => unreachable!("no operation has {count} inputs"),
     };
     Tensor::from_dispatch(out)
@@ -135,6 +158,29 @@ pub(crate) trait Bridge: Backend {
         g: FloatTensor<Self>,
         operation: SharedOperation,
     ) -> FloatTensor<Self>;
+    fn run8(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        e: FloatTensor<Self>,
+        f: FloatTensor<Self>,
+        g: FloatTensor<Self>,
+        h: FloatTensor<Self>,
+        operation: SharedOperation,
+    ) -> FloatTensor<Self>;
+    fn run9(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        e: FloatTensor<Self>,
+        f: FloatTensor<Self>,
+        g: FloatTensor<Self>,
+        h: FloatTensor<Self>,
+        i: FloatTensor<Self>,
+        operation: SharedOperation,
+    ) -> FloatTensor<Self>;
 }
 
 /// Both backends for one number of inputs.
@@ -178,6 +224,8 @@ bridge! {
     run5(a, b, c, d, e);
     run6(a, b, c, d, e, f);
     run7(a, b, c, d, e, f, g);
+    run8(a, b, c, d, e, f, g, h);
+    run9(a, b, c, d, e, f, g, h, i);
 }
 
 /// What a backward step remembers.

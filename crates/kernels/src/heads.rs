@@ -107,7 +107,7 @@ impl MixHeads {
     }
 
     fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
-        let AttentionShape { heads, kv_heads, head_dim } = self.shape;
+        let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
         let gains = if self.slots > 0 { 3 } else { 1 };
         let norms = self.eps.map(|eps| HeadNorms {
             query: inputs[gains].values(),
@@ -115,7 +115,7 @@ impl MixHeads {
             eps,
         });
         let (cos, sin) = (&self.rope.cos, &self.rope.sin);
-        Shape { time: self.time, heads, kv_heads, head_dim, cos, sin, norms }
+        Shape { time: self.time, heads, kv_heads, head_dim, cos, sin, norms, window }
     }
 }
 

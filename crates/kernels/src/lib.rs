@@ -30,7 +30,7 @@ pub use heads::{DepthSlots, mix_heads, project_heads};
 pub use junction::Junctions;
 pub use linear::linear;
 pub use loss::{Targets, head_loss};
-pub use mlp::{MlpWeights, mlp};
+pub use mlp::{MlpBiases, MlpWeights, mlp};
 pub use path::{fused_calls, fuses, plainly};
 pub use rms::{inverse_rms, rms, rms_norm};
 pub use route::{gather, indices, scatter};

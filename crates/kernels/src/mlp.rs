@@ -16,6 +16,18 @@ pub struct MlpWeights {
     pub gate: Option<Tensor<2>>,
     /// `[width, hidden]`
     pub down: Tensor<2>,
+    /// Added behind each product, if there are any.
+    pub biases: Option<MlpBiases>,
+}
+
+/// The biases of a network.
+pub struct MlpBiases {
+    /// `[hidden]`
+    pub up: Tensor<1>,
+    /// `[hidden]`, of the gated form.
+    pub gate: Option<Tensor<1>>,
+    /// `[width]`
+    pub down: Tensor<1>,
 }
 
 /// `down(relu(up x)^2)`, or with a gate `down(silu(gate x) * up x)`. With `recompute`, the hidden values
@@ -24,7 +36,10 @@ pub struct MlpWeights {
 /// # Shapes
 /// - `x` and output: `[B, T, width]`
 pub fn mlp(x: Tensor<3>, weights: MlpWeights, recompute: bool) -> Tensor<3> {
-    let MlpWeights { up, gate, down } = weights;
+    let MlpWeights { up, gate, down, biases } = weights;
+    if let Some(biases) = biases {
+        return biased_mlp(x, up, gate, down, biases);
+    }
     if fuses(&x.device()) {
         let [hidden, width] = up.dims();
         let operation = FusedMlp { shape: x.dims(), width, hidden, recompute };
@@ -38,6 +53,24 @@ pub fn mlp(x: Tensor<3>, weights: MlpWeights, recompute: bool) -> Tensor<3> {
         Some(gate) => silu(linear(x, gate)) * raised,
     };
     linear(hidden, down)
+}
+
+/// In its parts: few models have biases here, so there is no operation of their own.
+fn biased_mlp(
+    x: Tensor<3>,
+    up: Tensor<2>,
+    gate: Option<Tensor<2>>,
+    down: Tensor<2>,
+    biases: MlpBiases,
+) -> Tensor<3> {
+    let apply =
+        |x: Tensor<3>, weight: Tensor<2>, bias: Tensor<1>| linear(x, weight) + bias.unsqueeze();
+    let raised = apply(x.clone(), up, biases.up);
+    let hidden = match gate.zip(biases.gate) {
+        None => relu(raised).square(),
+        Some((gate, bias)) => silu(apply(x, gate, bias)) * raised,
+    };
+    apply(hidden, down, biases.down)
 }
 
 #[derive(Debug)]

@@ -76,10 +76,9 @@ impl RoutedAttention {
     /// The queries, the keys with the values, the mixed values and the logarithms of the sums.
     fn intermediates(&self, inputs: &[Rows], gathered: &[f32]) -> [Vec<f32>; 4] {
         let Self { attention, asking } = self;
-        let [q, k, v] = attention.projections(inputs);
         let keyed = asking.keyed(inputs[0].values(), gathered);
-        let queries = linear::forward(gathered, attention.width(), &[q]);
-        let key_values = linear::forward(keyed, attention.width(), &[k, v]);
+        let queries = attention.queries(gathered, inputs);
+        let key_values = attention.key_values(keyed, inputs);
         let (shape, slots) = (attention.shape(inputs), Slots::default());
         let Asking { route, keys } = asking;
         let out = forward_routed(&queries, &key_values, &shape, &slots, route, *keys);
@@ -92,7 +91,7 @@ impl Operation for RoutedAttention {
         let Self { attention, asking } = self;
         let gathered = asking.route.gather(inputs[0].values(), attention.width());
         let saved = self.intermediates(inputs, &gathered);
-        let rows = linear::forward(&saved[2], attention.mixed_width(), &attention.output(inputs));
+        let rows = attention.outputs(&saved[2], inputs);
         let saved = if keep && !attention.recompute { saved.into() } else { Vec::new() };
         let values = asking.route.scatter(&rows, attention.width());
         Output { values, shape: attention.x.to_vec(), saved }
@@ -132,7 +131,12 @@ impl Operation for RoutedAttention {
         gradients.extend(of_queries.weights);
         gradients.extend(of_keys.weights);
         gradients.push(out.weights.remove(0));
-        gradients.extend([heads.query_gain, heads.key_gain]);
+        let parts = [
+            (heads.queries.as_slice(), attention.mixed_width()),
+            (heads.key_values.as_slice(), attention.key_value_width()),
+        ];
+        let gains = [heads.query_gain, heads.key_gain];
+        gradients.extend(attention.small_gradients(gains, &parts, &d));
         gradients
     }
 }
@@ -167,12 +171,11 @@ impl Operation for ContinuedRouted {
         let Self { attention, seen, asking } = self;
         let (x, width) = (inputs[0].values(), attention.width());
         let gathered = asking.route.gather(x, width);
-        let [q, k, v] = attention.projections(inputs);
-        let queries = linear::forward(&gathered, width, &[q]);
-        let key_values = linear::forward(asking.keyed(x, &gathered), width, &[k, v]);
+        let queries = attention.queries(&gathered, inputs);
+        let key_values = attention.key_values(asking.keyed(x, &gathered), inputs);
         let shape = attention.shape(inputs);
         let mixed = seen.attend_routed(&queries, &key_values, &shape, asking);
-        let rows = linear::forward(&mixed, attention.mixed_width(), &attention.output(inputs));
+        let rows = attention.outputs(&mixed, inputs);
         let values = asking.route.scatter(&rows, width);
         Output { values, shape: attention.x.to_vec(), saved: Vec::new() }
     }
@@ -236,7 +239,7 @@ impl MixRouted {
     }
 
     fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
-        let AttentionShape { heads, kv_heads, head_dim } = self.shape;
+        let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
         let gains = if self.slots > 0 { 4 } else { 2 };
         let norms = self.eps.map(|eps| HeadNorms {
             query: inputs[gains].values(),
@@ -244,7 +247,7 @@ impl MixRouted {
             eps,
         });
         let (cos, sin) = (&self.rope.cos, &self.rope.sin);
-        Shape { time: self.time, heads, kv_heads, head_dim, cos, sin, norms }
+        Shape { time: self.time, heads, kv_heads, head_dim, cos, sin, norms, window }
     }
 }
 

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod compare;
 pub mod data;
 pub mod diagnose;
+pub mod hub;
 pub mod optim;
 mod parity;
 pub mod pool;

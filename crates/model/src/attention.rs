@@ -1,13 +1,13 @@
 //! Causal self-attention with grouped queries, rotary positions, and optionally the depth slots of
 //! Mixture-of-Depths Attention (arXiv 2603.15619): one softmax over the keys of this layer and, for
-//! the same token, the keys left by earlier blocks.
+//! the same token, the keys left by earlier blocks. A sliding window ends the sequence at its far side.
 
-use crate::config::ModelConfig;
+use crate::config::{AttentionBias, ModelConfig};
 use crate::layers::Linear;
 use crate::mlp::DepthProjection;
 use crate::rope::Rope;
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Tensor, TensorData, activation::softmax};
+use burn::tensor::{Bool, Tensor, TensorData, activation::softmax};
 use hadal_kernels::{
     Asking, AttentionShape, AttentionWeights, DepthSlots, HeadGains, Route, SeenTokens, attention,
     continued_attention, continued_routed_attention, gather, indices, mix_heads, mix_routed_heads,
@@ -44,25 +44,30 @@ pub(crate) struct Attention {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+    /// How many positions back a token sees, itself included.
+    #[module(skip)]
+    window: Option<usize>,
 }
 
 impl Attention {
     pub(crate) fn new(block: usize, config: &ModelConfig, weights: &mut Weights) -> Self {
         let (d, q, kv) = (config.d_model, config.n_heads * config.head_dim, config.kv_width());
         let std = |matrix| config.residual.branch_std(&config.dimensions(), matrix);
-        let name = |part: &str| format!("layers.{block}.attn.{part}.weight");
-        let mut linear =
-            |part: &str, shape, matrix| Linear::new(name(part), shape, std(matrix), weights);
+        let name = |part: &str| format!("layers.{block}.attn.{part}");
+        let bias = config.attention_bias.is_some();
+        let output_bias = config.attention_bias == Some(AttentionBias::All);
+        let mut linear = |part: &str, shape, matrix, bias| {
+            Linear::new(&name(part), shape, std(matrix), bias, weights)
+        };
         let (q, k, v, o) = (
-            linear("q", [q, d], Matrix::Query),
-            linear("k", [kv, d], Matrix::Key),
-            linear("v", [kv, d], Matrix::Value),
-            linear("o", [d, q], Matrix::Output),
+            linear("q", [q, d], Matrix::Query, bias),
+            linear("k", [kv, d], Matrix::Key, bias),
+            linear("v", [kv, d], Matrix::Value, bias),
+            linear("o", [d, q], Matrix::Output, output_bias),
         );
         let mut head_norm = |part: &str| {
-            config
-                .qk_norm
-                .then(|| RmsNorm::new(name(part), config.head_dim, config.norm_eps, weights))
+            let name = format!("{}.weight", name(part));
+            config.qk_norm.then(|| RmsNorm::new(name, config.head_dim, config.norm_eps, weights))
         };
         Self {
             q,
@@ -74,7 +79,13 @@ impl Attention {
             heads: config.n_heads,
             kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
+            window: config.window(block),
         }
+    }
+
+    /// How many positions back a token sees, itself included; everything if none.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.window
     }
 
     /// The whole sub-layer as one operation, for rows that begin at their first position.
@@ -92,8 +103,12 @@ impl Attention {
         rope: &Rope,
         slots: &[KeyValue],
     ) -> (Tensor<3>, KeyValue) {
-        let AttentionWeights { q, k, v, norms, .. } = self.weights();
+        let AttentionWeights { q, k, v, norms, bias, .. } = self.weights();
         let joined = project_heads(x, [q, k, v]);
+        let joined = match bias {
+            None => joined,
+            Some(bias) => joined + bias.unsqueeze(),
+        };
         let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let part = |at, width| joined.clone().narrow(2, at, width);
         let own =
@@ -163,12 +178,21 @@ impl Attention {
                 key: key.gain(),
                 eps: query.eps(),
             }),
+            bias: self.bias(),
+            output_bias: self.o.bias(),
         }
+    }
+
+    /// Of queries, keys and values side by side.
+    fn bias(&self) -> Option<Tensor<1>> {
+        Some(Tensor::cat(vec![self.q.bias()?, self.k.bias()?, self.v.bias()?], 0))
     }
 
     fn shape(&self) -> AttentionShape {
         let Self { heads, kv_heads, head_dim, .. } = *self;
-        AttentionShape { heads, kv_heads, head_dim }
+        // A window beyond u32 is wider than any text.
+        let window = self.window.map(|window| u32::try_from(window).unwrap_or(u32::MAX));
+        AttentionShape { heads, kv_heads, head_dim, window }
     }
 
     /// This layer's keys and values.
@@ -211,8 +235,8 @@ impl Attention {
         slots: &[KeyValue],
     ) -> Tensor<3> {
         let queries = self.queries(x, rope);
-        let future = self.future(&queries, sequence.key.dims()[2]);
-        self.o.forward(self.mix(queries, sequence, slots, future))
+        let hidden = self.hidden(&queries, sequence.key.dims()[2]);
+        self.o.forward(self.mix(queries, sequence, slots, hidden))
     }
 
     /// Attends from those new tokens that ask, each to the keys of its row that exist. The other rows of
@@ -287,14 +311,18 @@ impl Attention {
         let slots: Vec<_> = (slots.iter())
             .map(|slot| KeyValue { key: select(&slot.key), value: select(&slot.value) })
             .collect();
-        let future: Vec<bool> = (askers.iter())
-            .flat_map(|&t| keys.iter().map(move |&key| key as usize > start + t as usize))
-            .collect();
+        let reach = self.window.unwrap_or(usize::MAX);
+        let is_hidden = |t: u32, key: u32| {
+            let (position, key) = (start + t as usize, key as usize);
+            key > position || position - key >= reach
+        };
+        let hidden: Vec<bool> =
+            (askers.iter()).flat_map(|&t| keys.iter().map(move |&key| is_hidden(t, key))).collect();
         let shape = [askers.len(), keys.len()];
-        let future =
-            Tensor::<2, Bool>::from_data(TensorData::new(future, shape), &queries.device());
-        let future = future.repeat_dim(0, self.heads / self.kv_heads).unsqueeze::<4>();
-        self.mix(select(queries), sequence, &slots, Some(future))
+        let hidden =
+            Tensor::<2, Bool>::from_data(TensorData::new(hidden, shape), &queries.device());
+        let hidden = hidden.repeat_dim(0, self.heads / self.kv_heads).unsqueeze::<4>();
+        self.mix(select(queries), sequence, &slots, Some(hidden))
     }
 
     /// Normalised and rotated. `[B, heads, T, head_dim]`
@@ -302,11 +330,21 @@ impl Attention {
         rope.apply(split_heads(self.q.forward(x), self.heads, self.q_norm.as_ref()))
     }
 
-    /// True where a key lies after a query that belongs to the last of `seen` keys; nothing if there is one
-    /// query alone. `[1, 1, heads / kv heads * T, seen]`
-    fn future(&self, queries: &Tensor<4>, seen: usize) -> Option<Tensor<4, Bool>> {
-        let time = queries.dims()[2];
-        (time > 1).then(|| future_mask(time, seen, self.heads / self.kv_heads, &queries.device()))
+    /// True where a key lies after a query that belongs to the last of `seen` keys, or before its window; nothing
+    /// if everything is seen. `[1, 1, heads / kv heads * T, seen]`
+    fn hidden(&self, queries: &Tensor<4>, seen: usize) -> Option<Tensor<4, Bool>> {
+        let (time, device) = (queries.dims()[2], queries.device());
+        let offset = (seen - time) as i64;
+        let future = || Tensor::<2, Bool>::tril_mask([time, seen], offset, &device);
+        let hidden = match self.window.filter(|&window| window < seen) {
+            None if time == 1 => return None,
+            None => future(),
+            Some(window) => {
+                let first = offset + 1 - window as i64;
+                future().bool_or(Tensor::triu_mask([time, seen], first, &device))
+            }
+        };
+        Some(hidden.repeat_dim(0, self.heads / self.kv_heads).unsqueeze())
     }
 
     /// The values that each query mixes, of all heads side by side. `[B, T, heads * head_dim]`
@@ -315,13 +353,13 @@ impl Attention {
         queries: Tensor<4>,
         sequence: KeyValue,
         slots: &[KeyValue],
-        future: Option<Tensor<4, Bool>>,
+        hidden: Option<Tensor<4, Bool>>,
     ) -> Tensor<3> {
         let [batch, _, time, _] = queries.dims();
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
         let group = self.heads / kv;
         let seen = sequence.key.dims()[2];
-        let weights = self.mixture(queries, sequence.key, slots, future);
+        let weights = self.mixture(queries, sequence.key, slots, hidden);
 
         let mut out = weights.clone().narrow(3, 0, seen).matmul(sequence.value);
         for (i, slot) in slots.iter().enumerate() {
@@ -339,14 +377,14 @@ impl Attention {
     /// # Shapes
     /// - `queries`: `[B, heads, T, head_dim]`
     /// - `key`: `[B, kv heads, S, head_dim]`
-    /// - `future`: `[1, 1, heads / kv heads * T, S]`
+    /// - `hidden`: `[1, 1, heads / kv heads * T, S]`
     /// - output: `[B, kv heads, heads / kv heads * T, S + slots]`
     fn mixture(
         &self,
         queries: Tensor<4>,
         key: Tensor<4>,
         slots: &[KeyValue],
-        future: Option<Tensor<4, Bool>>,
+        hidden: Option<Tensor<4, Bool>>,
     ) -> Tensor<4> {
         let [batch, _, time, _] = queries.dims();
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
@@ -357,9 +395,9 @@ impl Attention {
 
         let q = queries.reshape(rows) * (1.0 / (head_dim as f64).sqrt());
         let mut scores = q.clone().matmul(key.swap_dims(2, 3));
-        if let Some(future) = future {
-            let future = future.expand(scores.dims());
-            scores = scores.mask_fill(future, f32::NEG_INFINITY);
+        if let Some(hidden) = hidden {
+            let hidden = hidden.expand(scores.dims());
+            scores = scores.mask_fill(hidden, f32::NEG_INFINITY);
         }
 
         let q = q.reshape(by_token);
@@ -380,8 +418,8 @@ impl Attention {
         let [batch, time, _] = x.dims();
         let key = self.key_value(x.clone(), rope).key;
         let queries = self.queries(x, rope);
-        let future = self.future(&queries, time);
-        let first = self.mixture(queries, key, slots, future).narrow(3, 0, 1);
+        let hidden = self.hidden(&queries, time);
+        let first = self.mixture(queries, key, slots, hidden).narrow(3, 0, 1);
         first.reshape([batch, self.heads, time, 1]).swap_dims(1, 2)
     }
 }
@@ -412,10 +450,4 @@ fn split_heads(x: Tensor<3>, heads: usize, norm: Option<&RmsNorm>) -> Tensor<4> 
         Some(norm) => norm.forward(x),
     };
     x.swap_dims(1, 2)
-}
-
-/// True where the key lies after the query, whose rows repeat for each query head of a group.
-fn future_mask(time: usize, seen: usize, group: usize, device: &Device) -> Tensor<4, Bool> {
-    let offset = (seen - time) as i64;
-    Tensor::<2, Bool>::tril_mask([time, seen], offset, device).repeat_dim(0, group).unsqueeze()
 }

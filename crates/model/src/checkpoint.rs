@@ -2,20 +2,20 @@
 
 use crate::config::{ConfigError, ModelConfig};
 use crate::decoder::Decoder;
-use crate::import::{Imported, llama, llama_ignores, llama_name};
-use crate::tensor_file::{TensorFile, TensorFileError};
+use crate::model_files::{ModelFiles, Reading, describe_file, is_gguf};
+use crate::tensor_file::TensorFileError;
+use crate::tokenizer::TokenizerError;
 use burn::tensor::Device;
+use hadal_gguf::GgufError;
 use hadal_residual::Weights;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
-use serde_json::Value;
-use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-const CONFIG: &str = "config.json";
-const WEIGHTS: &str = "model.safetensors";
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const WEIGHTS: &str = "model.safetensors";
 
 /// A model read from a directory.
 #[derive(Clone, Debug)]
@@ -60,8 +60,20 @@ pub enum CheckpointError {
     /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] TensorFileError),
+    /// A GGUF file cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The tokenizer of a GGUF file cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A model would be written over something.
+    #[error("{} exists already; name another directory, or remove it", path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The weights are not those of the config.
-    #[error("{} does not fit its config.json:{}", path.display(), list(problems))]
+    #[error("{} does not fit its config:{}", path.display(), list(problems))]
     Mismatch {
         /// The file.
         path: PathBuf,
@@ -81,93 +93,23 @@ fn list(problems: &[String]) -> String {
     text
 }
 
-/// Reads a directory: one of ours, or a Hugging Face one of a known architecture.
-pub fn load(directory: &Path, device: &Device) -> Result<Checkpoint, CheckpointError> {
-    let Described { config, begin, ends, foreign } = describe(&directory.join(CONFIG))?;
-    let file = TensorFile::open(&directory.join(WEIGHTS))?;
-
-    let stored_name = |ours: &str| if foreign { llama_name(ours) } else { ours.to_owned() };
-    let mut problems = Vec::new();
-    let mut unused: HashSet<String> = file.names().into_iter().collect();
-    let mut find = |ours: &str, shape: &[usize]| {
-        let name = stored_name(ours);
-        unused.remove(&name);
-        match file.shape(&name) {
-            None => problems.push(format!("missing: {name} {shape:?}")),
-            Some(found) if found != shape => {
-                problems.push(format!("wrong shape: {name} is {found:?}, not {shape:?}"));
-            }
-            Some(_) => match file.floats(&name) {
-                Ok(values) => return Some(values),
-                Err(TensorFileError::NotFinite { name, value, index, .. }) => {
-                    problems.push(format!("`{name}` holds {value} at element {index}"));
-                }
-                Err(TensorFileError::Dtype { name, dtype, accepted, .. }) => {
-                    problems.push(format!("`{name}` has dtype {dtype}, but it must be {accepted}"));
-                }
-                Err(error) => problems.push(error.to_string()),
-            },
-        }
-        None
-    };
+/// Reads a model: a directory of ours, a Hugging Face one of a known family, or a GGUF file.
+pub fn load(path: &Path, device: &Device) -> Result<Checkpoint, CheckpointError> {
+    let ModelFiles { config, begin, ends, weights } = ModelFiles::open(path)?;
+    let mut reading = Reading::new(&*weights);
+    let mut find = |name: &str, shape: &[usize]| reading.floats(name, shape);
     let decoder = Decoder::declare(&config, Weights::stored(&mut find, device));
-
-    unused.retain(|name| !(foreign && llama_ignores(name, config.tie_embeddings)));
-    let mut extra: Vec<_> = unused.into_iter().map(|name| format!("unexpected: {name}")).collect();
-    extra.sort();
-    problems.extend(extra);
-    if problems.is_empty() {
-        return Ok(Checkpoint { decoder, begin, ends });
-    }
-    Err(CheckpointError::Mismatch { path: file.path().into(), problems })
+    reading.finish()?;
+    Ok(Checkpoint { decoder, begin, ends })
 }
 
-/// Reads the config alone, ours or a Hugging Face one, from a file or from a directory's
-/// `config.json`.
+/// Reads the config alone: from a file, from a directory's `config.json`, or from a GGUF file.
 pub fn read_config(path: &Path) -> Result<ModelConfig, CheckpointError> {
+    if is_gguf(path) {
+        return Ok(ModelFiles::open(path)?.config);
+    }
     let file = if path.is_dir() { path.join(CONFIG) } else { path.into() };
-    Ok(describe(&file)?.config)
-}
-
-struct Described {
-    config: ModelConfig,
-    begin: Option<u32>,
-    ends: Vec<u32>,
-    foreign: bool,
-}
-
-/// No config is this long; something else was given by mistake.
-const LONGEST_CONFIG: u64 = 1 << 20;
-
-fn describe(path: &Path) -> Result<Described, CheckpointError> {
-    let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
-    let io = |reason| CheckpointError::Io { action: "read", path: path.into(), reason };
-    let mut bytes = Vec::new();
-    File::open(path).map_err(io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > LONGEST_CONFIG {
-        return Err(wrong("this file is too long to be a config".into()));
-    }
-    let json: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| wrong(format!("this is not valid JSON: {error}")))?;
-    if json["residual"].is_string() {
-        return Err(wrong(format!(
-            "residual is {}, but it must be an object, such as {{\"kind\": {}}}",
-            json["residual"], json["residual"]
-        )));
-    }
-    let described = if json["model_type"] == "hadal" {
-        let config: ModelConfig = serde_json::from_slice(&bytes)
-            .map_err(|error| wrong(format!("this is not a model config: {error}")))?;
-        Described { config, begin: None, ends: Vec::new(), foreign: false }
-    } else {
-        let Imported { config, begin, ends } = llama(&json).map_err(wrong)?;
-        Described { config, begin, ends, foreign: true }
-    };
-    described
-        .config
-        .check()
-        .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
-    Ok(described)
+    Ok(describe_file(&file)?.0.config)
 }
 
 /// Writes a directory so that a reader sees the old contents or the new ones, never a mixture: it is
@@ -220,14 +162,14 @@ fn write_config(config: &ModelConfig, path: &Path) -> Result<(), CheckpointError
         .map_err(|reason| CheckpointError::Io { action: "write", path: path.into(), reason })
 }
 
-fn sibling(directory: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn sibling(directory: &Path, suffix: &str) -> PathBuf {
     let mut name = directory.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{suffix}-{}", std::process::id()));
     directory.with_file_name(name)
 }
 
 /// Removes what a crashed process of the same number may have left.
-fn clear(directory: &Path) -> Result<(), CheckpointError> {
+pub(crate) fn clear(directory: &Path) -> Result<(), CheckpointError> {
     match fs::remove_dir_all(directory) {
         Err(reason) if reason.kind() != io::ErrorKind::NotFound => {
             Err(CheckpointError::Io { action: "write", path: directory.into(), reason })

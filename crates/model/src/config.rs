@@ -1,5 +1,6 @@
 //! `config.json`: everything that decides a model's shape.
 
+use crate::rope_scaling::RopeScaling;
 use hadal_residual::{Dimensions, InvalidPolicy, ResidualConfig, SkippedKeys};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,31 @@ pub enum DepthKv {
     /// Those, and a projection of the input of earlier MLPs.
     #[serde(rename = "attention+mlp")]
     AttentionMlp,
+}
+
+/// Which projections of attention have a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionBias {
+    /// Queries, keys and values (Qwen2).
+    Qkv,
+    /// Those, and the output.
+    All,
+}
+
+/// Attention that sees the last positions alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlidingWindow {
+    /// How many positions back a token sees, itself included.
+    pub size: usize,
+    /// The blocks that it holds for, in rising order; all of them if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Vec<usize>>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The only `model_type` of our own checkpoints.
@@ -65,6 +91,18 @@ pub struct ModelConfig {
     pub depth_kv: DepthKv,
     /// Longest sequence.
     pub max_seq_len: usize,
+    /// Which projections of attention have a bias, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention_bias: Option<AttentionBias>,
+    /// Whether the matrices of the MLP have biases.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mlp_bias: bool,
+    /// How rotary frequencies are stretched for longer texts, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_scaling: Option<RopeScaling>,
+    /// Where attention sees the last positions alone, if anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sliding_window: Option<SlidingWindow>,
     /// The residual policy.
     pub residual: ResidualConfig,
 }
@@ -140,6 +178,12 @@ impl ModelConfig {
         if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
             refuse("norm_eps", self.norm_eps, "it must be a small positive number, such as 1e-6")?;
         }
+        if let Some(scaling) = &self.rope_scaling
+            && let Err((value, reason)) = scaling.check(self.head_dim, self.rope_theta)
+        {
+            refuse("rope_scaling", value, reason)?;
+        }
+        self.check_window()?;
         self.residual.check(&self.dimensions())?;
         if self.residual.skipped_keys() == SkippedKeys::Drop && self.depth_kv != DepthKv::None {
             let reason = "tokens leave depth slots behind, but the residual policy drops the keys of tokens \
@@ -147,6 +191,35 @@ impl ModelConfig {
             refuse("depth_kv", "not \"none\"", reason)?;
         }
         Ok(())
+    }
+
+    fn check_window(&self) -> Result<(), ConfigError> {
+        let Some(SlidingWindow { size, blocks }) = &self.sliding_window else { return Ok(()) };
+        if !(1..=1 << 30).contains(size) {
+            refuse("sliding_window.size", size, format!("it must be between 1 and {}", 1 << 30))?;
+        }
+        if let Some(blocks) = blocks {
+            let rising = blocks.windows(2).all(|pair| pair[0] < pair[1]);
+            if blocks.is_empty() || !rising || blocks.last() >= Some(&self.n_layers) {
+                let reason = format!(
+                    "they must be blocks between 0 and {}, each once and in rising order; leave it out for all",
+                    self.n_layers - 1
+                );
+                refuse("sliding_window.blocks", format!("{blocks:?}"), reason)?;
+            }
+        }
+        if self.residual.skipped_keys() == SkippedKeys::Drop {
+            let reason = "a window counts positions, but the residual policy drops the keys of tokens that \
+                          skip; set skip_kv to \"keep\", or leave the window out";
+            refuse("sliding_window", size, reason)?;
+        }
+        Ok(())
+    }
+
+    /// How many positions back a block's attention sees, itself included; everything if none.
+    pub fn window(&self, block: usize) -> Option<usize> {
+        let SlidingWindow { size, blocks } = self.sliding_window.as_ref()?;
+        blocks.as_ref().is_none_or(|blocks| blocks.contains(&block)).then_some(*size)
     }
 
     /// Also refuses a policy whose initial values do not exist, for models that start fresh.
@@ -193,6 +266,10 @@ pub(crate) mod tests {
             tie_embeddings: true,
             depth_kv: DepthKv::None,
             max_seq_len: 32,
+            attention_bias: None,
+            mlp_bias: false,
+            rope_scaling: None,
+            sliding_window: None,
             residual: ResidualConfig::default(),
         }
     }
@@ -226,6 +303,40 @@ pub(crate) mod tests {
         assert!(residual("mhc:sinkhorn_iters=0").contains("sinkhorn_iters is 0"));
         assert!(residual("nag:directions=0").contains("directions is 0"));
         assert!(residual("nag:skip_threshold=-1").contains("skip_threshold is -1"));
+    }
+
+    #[test]
+    fn impossible_windows_are_refused_with_the_reason() {
+        let window = |size, blocks: Option<Vec<usize>>| {
+            complaint(|c| c.sliding_window = Some(SlidingWindow { size, blocks }))
+        };
+        assert!(window(0, None).contains("sliding_window.size is 0"));
+        assert!(window(4, Some(vec![])).contains("leave it out for all"));
+        assert!(window(4, Some(vec![1, 1])).contains("rising order"));
+        assert!(window(4, Some(vec![3])).contains("between 0 and 2"));
+        let dropping = complaint(|c| {
+            c.sliding_window = Some(SlidingWindow { size: 4, blocks: None });
+            c.residual = "nag:skip_threshold=0.2,skip_kv=drop".parse().unwrap();
+        });
+        assert!(dropping.contains("skip_kv"), "{dropping}");
+    }
+
+    #[test]
+    fn what_says_nothing_is_left_out_of_the_file() {
+        let text = serde_json::to_string(&small()).unwrap();
+        for key in ["attention_bias", "mlp_bias", "rope_scaling", "sliding_window"] {
+            assert!(!text.contains(key), "{key}");
+        }
+        let config = ModelConfig {
+            attention_bias: Some(AttentionBias::Qkv),
+            mlp_bias: true,
+            rope_scaling: Some(RopeScaling::Linear { factor: 2.0 }),
+            sliding_window: Some(SlidingWindow { size: 4, blocks: Some(vec![1]) }),
+            ..small()
+        };
+        assert_eq!((config.window(0), config.window(1)), (None, Some(4)));
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<ModelConfig>(&text).unwrap(), config);
     }
 
     #[test]

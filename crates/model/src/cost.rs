@@ -2,6 +2,7 @@
 
 use crate::config::{ConfigError, DepthKv, MlpKind, ModelConfig};
 use crate::decoder::Decoder;
+use crate::tally::seen_keys;
 use burn::tensor::Device;
 use hadal_residual::Weights;
 use serde::Serialize;
@@ -118,8 +119,10 @@ impl Branches {
         let mut sum = Self { flops: 0, kv: 0, saved: 0 };
         for block in 0..config.n_layers {
             let running = config.residual.running(block, time);
-            // Those who run see each other: (running + 1) / 2 keys, where they stand in the sequence or not.
-            let scores = 2 * q * (running as u64 + 1);
+            // Those who run see each other, where they stand in the sequence or not: twice the mean number of
+            // keys, so that it stays whole.
+            let double_context = 2 * seen_keys(0, running, config.window(block)) / running as u64;
+            let scores = 2 * q * double_context;
             let share = |of_running: u64| spread(of_running, running, time);
             sum.flops += share(projections + scores + mlp);
             sum.kv += share(2 * kv);

@@ -269,12 +269,12 @@ impl Decoder {
         let embedding = embed(table, &tokens.ids, tokens.batch());
         let time = tokens.time();
         if let Some(tally) = &mut tally {
-            tally.begin(2 * self.blocks.len(), tokens.batch(), time, start);
+            tally.begin(&self.config, tokens.batch(), time, start);
         }
         let mut layers = Layers {
             blocks: &self.blocks,
             depth_kv: self.config.depth_kv,
-            rope: Rope::new(start, time, self.config.head_dim, self.config.rope_theta, &device),
+            rope: Rope::new(start, time, &self.config, &device),
             cache: cache.as_deref_mut(),
             absent,
             memory: self.memory,

@@ -5,33 +5,52 @@ use crate::cache::Cache;
 use crate::config::{DepthKv, ModelConfig};
 use crate::mlp::Mlp;
 use crate::rope::Rope;
-use crate::tally::{Tally, causal};
+use crate::tally::{Tally, seen_keys};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
 use hadal_residual::{Init, Memory, Site, SkippedKeys, SubLayer, SubLayers, Weights};
 
-/// `x W^T` with W stored as `[out, in]`, without a bias.
+/// `x W^T` with W stored as `[out, in]`, and a bias where a model has one.
 #[derive(Module, Debug)]
 pub(crate) struct Linear {
     weight: Param<Tensor<2>>,
+    bias: Option<Param<Tensor<1>>>,
 }
 
 impl Linear {
-    pub(crate) fn new(name: String, shape: [usize; 2], std: f64, weights: &mut Weights) -> Self {
-        Self { weight: weights.param(name, shape, Init::Normal { std }) }
+    pub(crate) fn new(
+        name: &str,
+        shape: [usize; 2],
+        std: f64,
+        bias: bool,
+        weights: &mut Weights,
+    ) -> Self {
+        Self {
+            weight: weights.param(format!("{name}.weight"), shape, Init::Normal { std }),
+            bias: bias.then(|| weights.param(format!("{name}.bias"), [shape[0]], Init::ZEROS)),
+        }
     }
 
     /// # Shapes
     /// - `x`: `[B, T, in]`
     /// - output: `[B, T, out]`
     pub(crate) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        linear(x, self.weight.val())
+        let out = linear(x, self.weight.val());
+        match self.bias() {
+            None => out,
+            Some(bias) => out + bias.unsqueeze(),
+        }
     }
 
     /// The matrix, for a fused operation that multiplies by itself.
     pub(crate) fn weight(&self) -> Tensor<2> {
         self.weight.val()
+    }
+
+    /// What is added behind the product, if anything.
+    pub(crate) fn bias(&self) -> Option<Tensor<1>> {
+        self.bias.as_ref().map(Param::val)
     }
 }
 
@@ -177,6 +196,7 @@ impl Layers<'_> {
             Some(cache) if keys == SkippedKeys::Drop => cache.keys(site.block(), batch),
             _ => vec![start; batch],
         };
+        let window = self.blocks[site.block()].attention.window();
         let Some(tally) = &mut self.tally else { return };
         let Some(tally) = tally.sites.get_mut(site.index) else { return };
         let all = (batch * time) as u64;
@@ -192,14 +212,14 @@ impl Layers<'_> {
             SkippedKeys::Keep => all,
         };
         tally.seen += match (route, keys) {
-            (None, _) => before.iter().map(|&start| causal(start, time)).sum::<u64>(),
+            (None, _) => before.iter().map(|&start| seen_keys(start, time, window)).sum::<u64>(),
             (Some(route), SkippedKeys::Keep) => {
-                let seen = |&token: &u32| (start + token as usize % time + 1) as u64;
+                let seen = |&token: &u32| seen_keys(start + token as usize % time, 1, window);
                 route.running().iter().map(seen).sum()
             }
             (Some(route), SkippedKeys::Drop) => {
                 let rows = route.sequences(time).zip(&before);
-                rows.map(|(range, &start)| causal(start, range.len())).sum()
+                rows.map(|(range, &start)| seen_keys(start, range.len(), window)).sum()
             }
         };
     }

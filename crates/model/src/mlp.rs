@@ -4,7 +4,7 @@ use crate::config::{MlpKind, ModelConfig};
 use crate::layers::Linear;
 use burn::module::Module;
 use burn::tensor::Tensor;
-use hadal_kernels::{MlpWeights, mlp};
+use hadal_kernels::{MlpBiases, MlpWeights, mlp};
 use hadal_residual::{Matrix, Weights};
 
 /// `down(relu(up x)^2)`, or with a gate `down(silu(gate x) * up x)`.
@@ -27,16 +27,17 @@ impl Mlp {
     pub(crate) fn new(block: usize, config: &ModelConfig, weights: &mut Weights) -> Self {
         let (d, ff, kv) = (config.d_model, config.d_ff, config.kv_width());
         let std = |matrix| config.residual.branch_std(&config.dimensions(), matrix);
-        let mut linear = |part: &str, shape, matrix| {
-            Linear::new(format!("layers.{block}.mlp.{part}.weight"), shape, std(matrix), weights)
+        let mut linear = |part: &str, shape, matrix, bias| {
+            Linear::new(&format!("layers.{block}.mlp.{part}"), shape, std(matrix), bias, weights)
         };
+        let (bias, gated) = (config.mlp_bias, config.mlp == MlpKind::Swiglu);
         Self {
-            up: linear("up", [ff, d], Matrix::Up),
-            gate: (config.mlp == MlpKind::Swiglu).then(|| linear("gate", [ff, d], Matrix::Up)),
-            down: linear("down", [d, ff], Matrix::Down),
+            up: linear("up", [ff, d], Matrix::Up, bias),
+            gate: gated.then(|| linear("gate", [ff, d], Matrix::Up, bias)),
+            down: linear("down", [d, ff], Matrix::Down, bias),
             depth: config.mlp_leaves_slot(block).then(|| DepthProjection {
-                key: linear("depth_k", [kv, d], Matrix::Key),
-                value: linear("depth_v", [kv, d], Matrix::Value),
+                key: linear("depth_k", [kv, d], Matrix::Key, false),
+                value: linear("depth_v", [kv, d], Matrix::Value, false),
             }),
         }
     }
@@ -50,6 +51,11 @@ impl Mlp {
             up: self.up.weight(),
             gate: self.gate.as_ref().map(Linear::weight),
             down: self.down.weight(),
+            biases: self.up.bias().zip(self.down.bias()).map(|(up, down)| MlpBiases {
+                up,
+                gate: self.gate.as_ref().and_then(Linear::bias),
+                down,
+            }),
         };
         mlp(x, weights, recompute)
     }

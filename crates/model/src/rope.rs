@@ -1,6 +1,8 @@
 //! Rotary positions in the half-split convention: dimension j turns with dimension j + h/2 by
-//! `position * theta^(-2j/h)`. Su et al., arXiv 2104.09864.
+//! `position * theta^(-2j/h)`, or as the config stretches that. Su et al., arXiv 2104.09864.
 
+use crate::config::ModelConfig;
+use crate::rope_scaling::Frequencies;
 use burn::tensor::{Device, Tensor, TensorData};
 use hadal_kernels::RopeTables;
 
@@ -16,23 +18,18 @@ pub(crate) struct Rope {
 
 impl Rope {
     /// Rotations for `time` positions from `start`.
-    pub(crate) fn new(
-        start: usize,
-        time: usize,
-        head_dim: usize,
-        theta: f64,
-        device: &Device,
-    ) -> Self {
-        let half = head_dim / 2;
+    pub(crate) fn new(start: usize, time: usize, config: &ModelConfig, device: &Device) -> Self {
+        let (half, scaling) = (config.head_dim / 2, config.rope_scaling.as_ref());
+        let frequencies =
+            Frequencies::new(config.head_dim, config.rope_theta, scaling, start + time);
+        let factor = frequencies.attention_factor;
         // Angles in f64: a late position times a fast frequency has no digits to lose.
-        let frequencies: Vec<f64> =
-            (0..half).map(|j| theta.powf(-2.0 * j as f64 / head_dim as f64)).collect();
         let angles = (start..start + time)
-            .flat_map(|position| frequencies.iter().map(move |f| position as f64 * f));
+            .flat_map(|position| frequencies.each.iter().map(move |f| position as f64 * f));
         let (sin, cos): (Vec<f32>, Vec<f32>) = angles
             .map(|angle| {
                 let (sin, cos) = angle.sin_cos();
-                (sin as f32, cos as f32)
+                ((factor * sin) as f32, (factor * cos) as f32)
             })
             .unzip();
         let tables = RopeTables { cos: cos.clone().into(), sin: sin.clone().into() };
@@ -66,11 +63,13 @@ impl Rope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::small;
 
     fn rotated(start: usize) -> Vec<f32> {
         let device = Device::flex();
         let x = Tensor::<4>::from_floats([[[[1.0, 2.0, 3.0, 4.0]]]], &device);
-        Rope::new(start, 1, 4, 100.0, &device).apply(x).try_into_vec_as().unwrap()
+        let config = ModelConfig { head_dim: 4, rope_theta: 100.0, ..small() };
+        Rope::new(start, 1, &config, &device).apply(x).try_into_vec_as().unwrap()
     }
 
     #[test]

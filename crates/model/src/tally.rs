@@ -12,6 +12,8 @@ pub struct SiteTally {
     pub keyed: u64,
     /// Keys that the tokens which ran it saw, together; attention only.
     pub seen: u64,
+    /// Keys that all tokens would see if nobody skipped; attention only.
+    pub context: u64,
 }
 
 /// What happened in one or several passes.
@@ -19,8 +21,6 @@ pub struct SiteTally {
 pub struct Tally {
     /// Tokens that went through.
     pub tokens: u64,
-    /// Keys that they would see at one attention if nobody skipped.
-    pub context: u64,
     /// Each sub-layer.
     pub sites: Vec<SiteTally>,
 }
@@ -80,38 +80,44 @@ impl Tally {
     /// Whole sequences in which nobody skips anything.
     pub fn everybody(config: &ModelConfig, batch: usize, time: usize) -> Self {
         let mut tally = Self::default();
-        tally.begin(2 * config.n_layers, batch, time, 0);
+        tally.begin(config, batch, time, 0);
         tally.dense()
     }
 
-    pub(crate) fn begin(&mut self, sites: usize, batch: usize, time: usize, start: usize) {
-        self.sites.resize(sites, SiteTally::default());
+    pub(crate) fn begin(&mut self, config: &ModelConfig, batch: usize, time: usize, start: usize) {
+        self.sites.resize(2 * config.n_layers, SiteTally::default());
         self.tokens += (batch * time) as u64;
-        self.context += batch as u64 * causal(start, time);
+        for (index, tally) in self.sites.iter_mut().enumerate() {
+            let site = Site::new(index);
+            if site.kind() == SubLayer::Attention {
+                tally.context += batch as u64 * seen_keys(start, time, config.window(site.block()));
+            }
+        }
     }
 
     /// Adds what happened in other passes through the same model.
     pub fn add(&mut self, other: &Self) {
         self.tokens += other.tokens;
-        self.context += other.context;
         self.sites.resize(self.sites.len().max(other.sites.len()), SiteTally::default());
         for (sum, more) in self.sites.iter_mut().zip(&other.sites) {
             sum.ran += more.ran;
             sum.keyed += more.keyed;
             sum.seen += more.seen;
+            sum.context += more.context;
         }
     }
 
     /// The same passes with nobody skipping.
     pub fn dense(&self) -> Self {
-        let each = |(site, _): (usize, &SiteTally)| match Site::new(site).kind() {
+        let ran = self.tokens;
+        let each = |(site, tally): (usize, &SiteTally)| match Site::new(site).kind() {
             SubLayer::Attention => {
-                SiteTally { ran: self.tokens, keyed: self.tokens, seen: self.context }
+                SiteTally { ran, keyed: ran, seen: tally.context, context: tally.context }
             }
-            SubLayer::Mlp => SiteTally { ran: self.tokens, keyed: 0, seen: 0 },
+            SubLayer::Mlp => SiteTally { ran, ..SiteTally::default() },
         };
         let sites = self.sites.iter().enumerate().map(each).collect();
-        Self { tokens: self.tokens, context: self.context, sites }
+        Self { tokens: self.tokens, sites }
     }
 
     /// Forward FLOPs: sub-layers as far as they ran, gates, and the head of every token.
@@ -189,10 +195,14 @@ impl Saving {
     }
 }
 
-/// Keys that `time` tokens behind `start` others see.
-pub(crate) fn causal(start: usize, time: usize) -> u64 {
-    let (start, time) = (start as u64, time as u64);
-    start * time + time * (time + 1) / 2
+/// Keys that `time` tokens behind `start` others see, each as far back as the window reaches.
+pub(crate) fn seen_keys(start: usize, time: usize, window: Option<usize>) -> u64 {
+    let of_first = |tokens: usize| {
+        let full = window.map_or(0, |window| tokens.saturating_sub(window)) as u64;
+        let growing = tokens as u64 - full;
+        growing * (growing + 1) / 2 + full * growing
+    };
+    of_first(start + time) - of_first(start)
 }
 
 #[cfg(test)]
@@ -201,6 +211,17 @@ mod tests {
     use crate::config::tests::small;
     use crate::cost::ModelCost;
     use hadal_residual::ResidualConfig;
+
+    #[test]
+    fn a_token_sees_itself_and_what_the_window_reaches() {
+        let one_by_one = |start: usize, time: usize, window: usize| -> u64 {
+            (start..start + time).map(|t| (t + 1).min(window) as u64).sum()
+        };
+        for (start, time, window) in [(0, 5, 3), (2, 5, 3), (9, 1, 4), (0, 3, 3), (0, 2, 9)] {
+            assert_eq!(seen_keys(start, time, Some(window)), one_by_one(start, time, window));
+            assert_eq!(seen_keys(start, time, None), one_by_one(start, time, usize::MAX));
+        }
+    }
 
     /// Whatever the policy and the depth slots, what is counted of full sequences is what was predicted.
     #[test]
@@ -222,7 +243,7 @@ mod tests {
         config.residual = "nag:skip_threshold=0.1,skip_kv=drop".parse().unwrap();
         let all = Tally::everybody(&config, 2, 8);
         let mut tally = all.clone();
-        tally.sites[2] = SiteTally { ran: 4, keyed: 4, seen: 9 };
+        tally.sites[2] = SiteTally { ran: 4, keyed: 4, seen: 9, ..all.sites[2] };
         tally.sites[3].ran = 0;
         let at = |tally: &Tally, site| tally.skippable_at(&config, Site::new(site));
         let saved: u64 = (0..6).map(|site| at(&all, site) - at(&tally, site)).sum();

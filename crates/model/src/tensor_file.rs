@@ -110,6 +110,11 @@ impl TensorFile {
         self.metadata.info(name).map(|info| info.shape.as_slice())
     }
 
+    /// The type of a tensor's elements, if it is there.
+    pub fn dtype(&self, name: &str) -> Option<Dtype> {
+        self.metadata.info(name).map(|info| info.dtype)
+    }
+
     /// The elements of a tensor of f32, f16 or bf16, all finite.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>, TensorFileError> {
         let (info, bytes) = self.find(name)?;

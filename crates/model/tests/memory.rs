@@ -63,6 +63,10 @@ fn config(residual: ResidualConfig, blocks: usize) -> ModelConfig {
         tie_embeddings: true,
         depth_kv: DepthKv::None,
         max_seq_len: 64,
+        attention_bias: None,
+        mlp_bias: false,
+        rope_scaling: None,
+        sliding_window: None,
         residual,
     }
 }

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 /// Look into a model: what each block does, and which could go
 ///
 /// RUN is a folder of `hadal train` (its finished model, or else its newest checkpoint, on its own held-out
-/// data), or a directory with a model of hadal or a Hugging Face Llama, which needs --data. Figures are written as
-/// JSON, CSV and SVG, by default to RUN/diagnosis.
+/// data), a directory with a model of hadal or of the Hugging Face families that `hadal import` knows, or a GGUF file;
+/// models need --data. Figures are written as JSON, CSV and SVG, by default to RUN/diagnosis.
 #[derive(Args)]
 #[command(after_help = "\
 Diagnostics for --only:
@@ -41,7 +41,7 @@ Examples:
   hadal diagnose runs/prenorm runs/mgr runs/nag --out compared
   hadal diagnose runs/a --json")]
 pub(crate) struct Diagnose {
-    /// Run folders or model directories
+    /// Run folders, model directories or GGUF files
     #[arg(required = true, value_name = "RUN|DIR")]
     subjects: Vec<PathBuf>,
     /// What to look at it with: a text, or a directory of `hadal data prepare`
@@ -90,6 +90,8 @@ impl Diagnose {
         self.name_apart(&mut found);
         let out = match &self.out {
             Some(out) => out.clone(),
+            // Nothing can be put into a file, so a model in one gets a folder beside it.
+            None if self.subjects[0].is_file() => self.subjects[0].with_extension("diagnosis"),
             None => self.subjects[0].join("diagnosis"),
         };
         let summaries: Vec<Summary> = found.iter().map(|d| d.summary.clone()).collect();

@@ -16,17 +16,19 @@ use std::process::ExitCode;
 
 /// Write text with a model
 ///
-/// DIR holds config.json and model.safetensors, of hadal or of a Hugging Face Llama, and tokenizer.json
-/// unless the model reads bytes.
+/// MODEL is a GGUF file, or a directory with config.json and model.safetensors, of hadal or of the Hugging Face
+/// families that `hadal import` knows, and tokenizer.json unless the model reads bytes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   hadal generate DIR --prompt 'Once upon a time' --max-tokens 200
   echo 'Once upon a time' | hadal generate DIR --temperature 0.8 --top-p 0.95 --seed 7
+  hadal generate model-Q4_1.gguf --prompt 'The deep sea'
   hadal generate DIR --prompt '' --json
   hadal generate DIR --prompt 'Once upon a time' --skip-threshold 0.1")]
 pub(crate) struct Generate {
-    /// Directory with the model
+    /// Directory with the model, or a GGUF file
+    #[arg(value_name = "MODEL")]
     directory: PathBuf,
     /// What to continue; read from stdin if not given; empty to start from the begin token
     #[arg(long, short)]
@@ -46,7 +48,7 @@ pub(crate) struct Generate {
     /// Makes a draw repeatable
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// `bytes`, or a tokenizer.json other than DIR's
+    /// `bytes`, or a tokenizer.json other than MODEL's
     #[arg(long, value_name = "bytes|FILE")]
     tokenizer: Option<PathBuf>,
     /// Where to run; all but flex, the CPU, are cargo features
@@ -130,20 +132,22 @@ impl Generate {
 
     fn tokenizer(&self, checkpoint: &Checkpoint) -> Result<Tokenizer, Failure> {
         let vocab_size = checkpoint.decoder.config().vocab_size;
-        let beside = self.directory.join("tokenizer.json");
+        let own = || Tokenizer::of_model(&self.directory).map_err(Failure::failed);
         let tokenizer = match &self.tokenizer {
             Some(name) if name == Path::new("bytes") => Tokenizer::bytes(),
             Some(file) => Tokenizer::from_file(file).map_err(Failure::failed)?,
-            None if beside.exists() => Tokenizer::from_file(&beside).map_err(Failure::failed)?,
-            // Exactly the bytes, with or without an end token: nothing else it could be.
-            None if (256..=257).contains(&vocab_size) => Tokenizer::bytes(),
-            None => {
-                return Err(Failure::failed(format!(
-                    "{} is missing; copy the model's tokenizer there, or name one with --tokenizer \
-                     FILE, or --tokenizer bytes for a byte model",
-                    beside.display()
-                )));
-            }
+            None => match own()? {
+                Some(tokenizer) => tokenizer,
+                // Exactly the bytes, with or without an end token: nothing else it could be.
+                None if (256..=257).contains(&vocab_size) => Tokenizer::bytes(),
+                None => {
+                    return Err(Failure::failed(format!(
+                        "{} is missing; copy the model's tokenizer there, or name one with --tokenizer \
+                         FILE, or --tokenizer bytes for a byte model",
+                        self.directory.join("tokenizer.json").display()
+                    )));
+                }
+            },
         };
         // A byte model may have no room for the end token that would also begin a text.
         let begin = checkpoint.begin.or(tokenizer.begin());

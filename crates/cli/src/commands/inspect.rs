@@ -17,10 +17,11 @@ use std::process::ExitCode;
 Examples:
   hadal inspect examples/mgr-s.toml
   hadal inspect DIR --json
+  hadal inspect model-Q4_1.gguf
   hadal inspect config.json --residual mgr:streams=8,gate=independent")]
 pub(crate) struct Inspect {
-    /// A config (.json or .toml), or a checkpoint's directory
-    #[arg(value_name = "CONFIG|DIR")]
+    /// A config (.json or .toml), a model's directory, or a GGUF file
+    #[arg(value_name = "CONFIG|DIR|GGUF")]
     path: PathBuf,
     /// Look at this policy instead, e.g. mgr:streams=8
     #[arg(long, value_name = "POLICY")]

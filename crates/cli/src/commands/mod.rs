@@ -6,6 +6,7 @@ mod completions;
 mod data;
 mod diagnose;
 mod generate;
+mod import;
 mod inspect;
 mod parity;
 mod policies;
@@ -34,6 +35,7 @@ pub(crate) enum Command {
     Generate(generate::Generate),
     Bench(bench::Bench),
     Completions(completions::Completions),
+    Import(import::Import),
 }
 
 impl Command {
@@ -53,6 +55,7 @@ impl Command {
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
+            Self::Import(command) => command.run(),
         }
     }
 }

@@ -114,7 +114,7 @@ fn what_a_hugging_face_directory_lacks_is_said_in_its_own_names() {
     parity(copy.path(), &[]).refused(
         2,
         &[
-            "model.safetensors does not fit its config.json",
+            "model.safetensors does not fit its config:",
             "missing: model.layers.2.self_attn.k_proj.weight [32, 64]",
             "unexpected: model.layers.2.self_attn.k_proj.bias",
         ],
@@ -125,9 +125,9 @@ fn what_a_hugging_face_directory_lacks_is_said_in_its_own_names() {
 fn a_hugging_face_model_that_would_be_computed_differently_is_refused() {
     for (key, value, reason) in [
         ("architectures", serde_json::json!(["GPT2LMHeadModel"]), "GPT2LMHeadModel"),
-        ("attention_bias", true.into(), "attention_bias"),
+        ("attention_bias", "yes".into(), "attention_bias"),
         ("hidden_act", "gelu".into(), "hidden_act is gelu"),
-        ("rope_scaling", serde_json::json!({"rope_type": "yarn"}), "rope_scaling"),
+        ("rope_scaling", serde_json::json!({"rope_type": "longrope"}), "longrope"),
         ("num_attention_heads", 0.into(), "n_heads is 0"),
         ("num_key_value_heads", 3.into(), "not divisible"),
         ("hidden_size", "wide".into(), "hidden_size"),

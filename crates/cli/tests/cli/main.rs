@@ -5,6 +5,7 @@ mod diagnose;
 mod formats;
 mod generate;
 mod hostile;
+mod import;
 mod inspect;
 mod parity;
 mod policies;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "policies",
     "parity",
     "inspect",
@@ -28,6 +29,7 @@ const COMMANDS: [&str; 11] = [
     "report",
     "serve",
     "skip",
+    "import",
 ];
 
 #[test]

@@ -23,6 +23,7 @@ pub(super) fn attention(criterion: &mut Criterion) {
         cos: &cos,
         sin: &sin,
         norms: None,
+        window: None,
     };
     let (joined, d_mixed) = (noise(2, TOKENS * 3 * WIDTH), noise(3, TOKENS * WIDTH));
     let slots = Slots::default();

@@ -50,7 +50,7 @@ pub fn backward(
     shape: &Shape,
     slots: &Slots,
 ) -> Gradient {
-    let plan = Plan::everyone(joined.len() / shape.joined(), shape.time);
+    let plan = Plan::everyone(joined.len() / shape.joined(), shape);
     let inputs = Inputs::joined(joined, shape);
     let kept = Kept::new(d_mixed, mixed, log_sums, shape);
     let mut rest = Rest::new(shape, slots);
@@ -242,14 +242,15 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
     scores.resize(QUERIES * KEYS, 0.0);
     back.d_scores.resize(QUERIES * KEYS, 0.0);
     back.d_queries.resize(queries.len(), 0.0);
-    for (block, last) in part.blocks() {
+    for (block, seen) in part.blocks() {
         let (rows, elements) = (block.len(), block.start * dim..block.end * dim);
         let (queries, d_out) = (&queries[elements.clone()], &back.d_out[elements.clone()]);
         let d_queries = &mut back.d_queries[elements];
         back.packed_queries.refill(View::rows(queries, dim), rows, dim);
         back.packed_d_out.refill(View::rows(d_out, dim), rows, dim);
-        for (tile, start) in (0..last).step_by(KEYS).enumerate() {
-            let keys = KEYS.min(last - start);
+        let hidden = seen.start / KEYS;
+        for (tile, start) in (0..seen.end).step_by(KEYS).enumerate().skip(hidden) {
+            let keys = KEYS.min(seen.end - start);
             let (store, d_scores) =
                 (Store { scale: shape.scale(), add: false }, &mut back.d_scores);
             multiply(
@@ -274,10 +275,10 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
             let of_rows = BlockRows {
                 log_sums: &log_sums[block.clone()],
                 sums: &sums[block.clone()],
-                seen: &part.seen[block.clone()],
+                sights: [&part.first[block.clone()], &part.seen[block.clone()]],
             };
             weigh_backward(scores, d_scores, &of_rows, start, keys, shape.scale());
-            let store = Store { scale: 1.0, add: start > 0 };
+            let store = Store { scale: 1.0, add: tile > hidden };
             multiply(
                 [rows, dim, keys],
                 View::rows(d_scores, KEYS),
@@ -318,7 +319,8 @@ struct BlockRows<'a> {
     log_sums: &'a [f32],
     /// `d_out . out`
     sums: &'a [f32],
-    seen: &'a [u32],
+    /// The first key that it sees, and the first behind those.
+    sights: [&'a [u32]; 2],
 }
 
 simd! {
@@ -330,12 +332,15 @@ simd! {
     ) {
         let rows = scores.chunks_exact_mut(KEYS).zip(d_scores.chunks_exact_mut(KEYS));
         let sums = of_rows.log_sums.iter().zip(of_rows.sums);
-        for ((scores, d_scores), ((log_sum, sum), seen)) in rows.zip(sums.zip(of_rows.seen)) {
-            let seen = (*seen as usize).saturating_sub(start).min(keys);
-            let (live, future) = scores[..keys].split_at_mut(seen);
-            let (d_live, d_future) = d_scores[..keys].split_at_mut(seen);
-            future.fill(0.0);
-            d_future.fill(0.0);
+        let sights = of_rows.sights[0].iter().zip(of_rows.sights[1]);
+        for ((scores, d_scores), ((log_sum, sum), (first, seen))) in rows.zip(sums.zip(sights)) {
+            let within = |key: &u32| (*key as usize).saturating_sub(start).min(keys);
+            let (first, seen) = (within(first), within(seen));
+            for row in [&mut scores[..keys], &mut d_scores[..keys]] {
+                row[..first].fill(0.0);
+                row[seen..].fill(0.0);
+            }
+            let (live, d_live) = (&mut scores[first..seen], &mut d_scores[first..seen]);
             // Two simple loops over copies of the row's numbers: the compiler vectorises each of them.
             let (log_sum, sum) = (*log_sum, *sum);
             for score in live.iter_mut() {

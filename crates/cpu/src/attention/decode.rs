@@ -88,10 +88,13 @@ impl KeyValues {
     }
 
     /// Attends from one token's queries, `[heads * head_dim]`, which stand at position `t` of the tables, to
-    /// every token added so far. `mixed` receives `[heads * head_dim]`: zeros if nothing was added.
+    /// every token added so far, or to the last ones that the window reaches. `mixed` receives
+    /// `[heads * head_dim]`: zeros if nothing was added.
     pub fn ask(&mut self, queries: &[f32], t: usize, shape: &Shape, mixed: &mut [f32]) {
         let (dim, group) = (shape.head_dim, shape.group());
-        work::add(4 * shape.query_width() * self.length);
+        let window = shape.window.map_or(usize::MAX, |window| window as usize);
+        let hidden = self.length.saturating_sub(window);
+        work::add(4 * shape.query_width() * (self.length - hidden));
         self.heads.resize_with(shape.kv_heads, Head::default);
         let work = |(kv_head, (head, mixed)): (usize, (&mut Head, &mut [f32]))| {
             let mut query = [0.0; 256];
@@ -106,10 +109,10 @@ impl KeyValues {
             for (g, mixed) in mixed.chunks_exact_mut(dim).enumerate() {
                 let from = &queries[shape.head_at(kv_head * group + g)..][..dim];
                 turn_one(query, from, t, shape, shape.query_gain());
-                head.attend(query, mixed, shape.scale());
+                head.attend(query, mixed, hidden, shape.scale());
             }
         };
-        if self.length * shape.kv_heads * dim < ALONE {
+        if (self.length - hidden) * shape.kv_heads * dim < ALONE {
             let heads = self.heads.iter_mut().zip(mixed.chunks_exact_mut(group * dim));
             heads.enumerate().for_each(work);
         } else {
@@ -120,8 +123,9 @@ impl KeyValues {
 }
 
 impl Head {
-    fn attend(&mut self, query: &[f32], mixed: &mut [f32], scale: f32) {
+    fn attend(&mut self, query: &[f32], mixed: &mut [f32], hidden: usize, scale: f32) {
         let Self { keys, values, scores } = self;
+        let (keys, values) = (&keys[hidden * query.len()..], &values[hidden * query.len()..]);
         scores.resize(keys.len() / query.len(), 0.0);
         attend_one(query, keys, values, scores, mixed, scale);
     }
@@ -166,10 +170,15 @@ mod tests {
 
     #[test]
     fn one_token_at_a_time_attends_like_all_at_once() {
-        for (time, heads, dim, norms, first) in
-            [(9, [2, 2], 4, false, 0), (9, [4, 2], 6, true, 4), (70, [2, 1], 4, false, 1)]
-        {
-            let case = case(1, time, heads, dim, norms);
+        for (time, heads, dim, norms, first, window) in [
+            (9, [2, 2], 4, false, 0, None),
+            (9, [4, 2], 6, true, 4, None),
+            (9, [4, 2], 6, true, 4, Some(3)),
+            (70, [2, 1], 4, false, 1, None),
+            (70, [2, 1], 4, false, 1, Some(20)),
+        ] {
+            let mut case = case(1, time, heads, dim, norms);
+            case.window = window;
             let shape = case.shape();
             let want = forward(&case.joined, &shape, &Slots::default()).mixed;
             let (joined, width, half) = (shape.joined(), heads[0] * dim, dim / 2);

@@ -21,7 +21,7 @@ pub struct Output {
 
 /// Attends within each sequence of `joined`, `[tokens, (heads + 2 kv_heads) * head_dim]`.
 pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
-    let plan = Plan::everyone(joined.len() / shape.joined(), shape.time);
+    let plan = Plan::everyone(joined.len() / shape.joined(), shape);
     mix(&Inputs::joined(joined, shape), &plan, shape, slots)
 }
 
@@ -81,13 +81,14 @@ fn attend(
     let Room { queries, out, key_tiles, value_tiles, scores, scratch, .. } = room;
     scores.resize(QUERIES * KEYS, 0.0);
     out.resize(queries.len(), 0.0);
-    for (block, last) in part.blocks() {
+    for (block, seen) in part.blocks() {
         let (rows, elements) = (block.len(), block.start * dim..block.end * dim);
         let (queries, out) = (&queries[elements.clone()], &mut out[elements]);
         let mut softmax = [Softmax::START; QUERIES];
         let softmax = &mut softmax[..rows];
-        for (tile, start) in (0..last).step_by(KEYS).enumerate() {
-            let keys = KEYS.min(last - start);
+        let hidden = seen.start / KEYS;
+        for (tile, start) in (0..seen.end).step_by(KEYS).enumerate().skip(hidden) {
+            let keys = KEYS.min(seen.end - start);
             let store = Store { scale: shape.scale(), add: false };
             multiply(
                 [rows, keys, dim],
@@ -98,8 +99,9 @@ fn attend(
                 store,
                 scratch,
             );
-            weigh(scores, out, softmax, &part.seen[block.clone()], start, keys, dim);
-            let store = Store { scale: 1.0, add: start > 0 };
+            let sights = [&part.first[block.clone()], &part.seen[block.clone()]];
+            weigh(scores, out, softmax, sights, start, keys, dim);
+            let store = Store { scale: 1.0, add: tile > hidden };
             multiply(
                 [rows, dim, keys],
                 View::rows(scores, KEYS),
@@ -134,16 +136,18 @@ impl Softmax {
 
 simd! {
     /// Turns a tile of scores into weights relative to each row's largest score so far, and rescales what
-    /// was summed before. Of the keys of the sequence, each row sees the first `seen`; the tile holds `keys`
-    /// of them from `start` on.
+    /// was summed before. Of the keys of the sequence, each row sees those between its two `sights`; the
+    /// tile holds `keys` of them from `start` on.
     fn weigh(
-        scores: &mut [f32], out: &mut [f32], softmax: &mut [Softmax], seen: &[u32], start: usize,
-        keys: usize, dim: usize,
+        scores: &mut [f32], out: &mut [f32], softmax: &mut [Softmax], sights: [&[u32]; 2],
+        start: usize, keys: usize, dim: usize,
     ) {
         let rows = scores.chunks_exact_mut(KEYS).zip(out.chunks_exact_mut(dim)).zip(softmax);
-        for (((scores, out), softmax), seen) in rows.zip(seen) {
-            let seen = (*seen as usize).saturating_sub(start).min(keys);
-            let (live, future) = scores[..keys].split_at_mut(seen);
+        for (((scores, out), softmax), (first, seen)) in rows.zip(sights[0].iter().zip(sights[1])) {
+            let within = |key: &u32| (*key as usize).saturating_sub(start).min(keys);
+            let (live, future) = scores[..keys].split_at_mut(within(seen));
+            let (past, live) = live.split_at_mut(within(first));
+            past.fill(0.0);
             future.fill(0.0);
             let largest = max(live, softmax.largest);
             if largest > softmax.largest && softmax.sum > 0.0 {

@@ -1,4 +1,4 @@
-//! Who asks whom: the queries of each sequence, and how many of its keys each of them sees.
+//! Who asks whom: the queries of each sequence, and which of its keys each of them sees.
 
 use super::{QUERIES, Shape, Slots};
 use crate::Route;
@@ -25,28 +25,33 @@ pub(super) struct Plan {
     sequences: Vec<Range<usize>>,
     /// Of each query, in its sequence.
     positions: Vec<u32>,
-    /// How many keys each query sees.
+    /// Before which key each query's sight ends.
     seen: Vec<u32>,
+    /// The first key that each query sees.
+    first: Vec<u32>,
     /// Positions of the keys of a sequence, if all tokens have one.
     key_positions: Vec<u32>,
 }
 
 impl Plan {
     /// Every token asks.
-    pub(super) fn everyone(tokens: usize, time: usize) -> Self {
+    pub(super) fn everyone(tokens: usize, shape: &Shape) -> Self {
+        let time = shape.time;
         let sequences: Vec<_> =
             (0..tokens).step_by(time.max(1)).map(|first| first..first + time).collect();
         let positions = sequences.iter().flat_map(|_| 0..time as u32).collect();
-        Self::new(positions, sequences, time, Keys::All)
+        Self::new(positions, sequences, shape, Keys::All)
     }
 
     /// Only the running tokens ask.
-    pub(super) fn routed(route: &Route, time: usize, keys: Keys) -> Self {
+    pub(super) fn routed(route: &Route, shape: &Shape, keys: Keys) -> Self {
+        let time = shape.time;
         let positions = route.running().iter().map(|token| token % time as u32).collect();
-        Self::new(positions, route.sequences(time).collect(), time, keys)
+        Self::new(positions, route.sequences(time).collect(), shape, keys)
     }
 
-    fn new(positions: Vec<u32>, sequences: Vec<Range<usize>>, time: usize, keys: Keys) -> Self {
+    fn new(positions: Vec<u32>, sequences: Vec<Range<usize>>, shape: &Shape, keys: Keys) -> Self {
+        let time = shape.time;
         let (seen, key_positions) = match keys {
             Keys::All => (positions.iter().map(|t| t + 1).collect(), (0..time as u32).collect()),
             Keys::Running => {
@@ -54,9 +59,24 @@ impl Plan {
                 (seen.collect(), Vec::new())
             }
         };
+        let first = match (shape.window, keys) {
+            (None, _) => vec![0; positions.len()],
+            (Some(window), Keys::All) => {
+                positions.iter().map(|t| (t + 1).saturating_sub(window)).collect()
+            }
+            (Some(window), Keys::Running) => {
+                let of_sequence = |queries: &Range<usize>| {
+                    let keys = &positions[queries.clone()];
+                    let first =
+                        |t: &u32| keys.partition_point(|key| key.saturating_add(window) <= *t);
+                    keys.iter().map(|t| first(t) as u32).collect::<Vec<_>>()
+                };
+                sequences.iter().flat_map(of_sequence).collect()
+            }
+        };
         // Kernels rely on it: rows outside of sequences would stay unwritten.
         assert_eq!(sequences.last().map_or(0, |last| last.end), positions.len(), "whole sequences");
-        Self { time, keys, sequences, positions, seen, key_positions }
+        Self { time, keys, sequences, positions, seen, first, key_positions }
     }
 
     /// Queries of the batch.
@@ -70,7 +90,7 @@ impl Plan {
         sequences.filter(|(_, queries)| !queries.is_empty()).map(|(sequence, range)| {
             let token = sequence * self.time;
             let queries = Places { first: range.start, positions: &self.positions[range.clone()] };
-            let seen = &self.seen[range.clone()];
+            let (seen, first) = (&self.seen[range.clone()], &self.first[range.clone()]);
             let keys = match self.keys {
                 // None can see what comes after the last query.
                 Keys::All => Places {
@@ -79,7 +99,7 @@ impl Plan {
                 },
                 Keys::Running => queries,
             };
-            Part { token, queries, keys, seen }
+            Part { token, queries, keys, seen, first }
         })
     }
 
@@ -90,7 +110,8 @@ impl Plan {
 
     /// Operations of a forward pass.
     pub(super) fn operations(&self, shape: &Shape, slots: &Slots) -> usize {
-        let keys: usize = self.seen.iter().map(|seen| *seen as usize).sum();
+        let sights = self.seen.iter().zip(&self.first);
+        let keys: usize = sights.map(|(seen, first)| (seen - first) as usize).sum();
         4 * shape.query_width() * (keys + slots.count * self.queries())
     }
 }
@@ -122,13 +143,15 @@ pub(super) struct Part<'a> {
     pub(super) token: usize,
     pub(super) queries: Places<'a>,
     pub(super) keys: Places<'a>,
-    /// How many of the keys each query sees; it never decreases.
+    /// Before which of the keys each query's sight ends; it never decreases.
     pub(super) seen: &'a [u32],
+    /// The first of the keys that each query sees; it never decreases.
+    pub(super) first: &'a [u32],
 }
 
 impl Part<'_> {
-    /// Queries that are worked on together, and how many keys the last of them sees.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = (Range<usize>, usize)> {
+    /// Queries that are worked on together, and the keys that they see together.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
         let mut first = 0;
         std::iter::from_fn(move || {
             let rest = &self.seen[first..];
@@ -136,7 +159,8 @@ impl Part<'_> {
             let rows = rest.iter().take(QUERIES).take_while(|seen| **seen < end).count();
             let block = first..first + rows;
             first = block.end;
-            Some((block, rest[rows - 1] as usize))
+            let keys = self.first[block.start] as usize..rest[rows - 1] as usize;
+            Some((block, keys))
         })
     }
 }
@@ -147,7 +171,27 @@ mod tests {
 
     fn blocks(seen: &[u32]) -> Vec<(Range<usize>, usize)> {
         let places = Places { first: 0, positions: seen };
-        Part { token: 0, queries: places, keys: places, seen }.blocks().collect()
+        let first = &vec![0; seen.len()];
+        let blocks = Part { token: 0, queries: places, keys: places, seen, first }.blocks();
+        blocks.map(|(block, keys)| (block, keys.end)).collect()
+    }
+
+    fn shape(time: usize, window: Option<u32>) -> Shape<'static> {
+        let (cos, sin) = (&[], &[]);
+        Shape { time, heads: 1, kv_heads: 1, head_dim: 2, cos, sin, norms: None, window }
+    }
+
+    #[test]
+    fn a_window_hides_what_lies_further_back() {
+        let route = Route::of("xx.x.x".bytes().map(|c| c == b'x'));
+        let first =
+            |window, keys| Plan::routed(route.as_ref().unwrap(), &shape(6, window), keys).first;
+        assert_eq!(first(Some(2), Keys::All), [0, 0, 2, 4]);
+        // The keys are those of positions 0, 1, 3 and 5.
+        assert_eq!(first(Some(2), Keys::Running), [0, 0, 2, 3]);
+        assert_eq!(first(Some(3), Keys::Running), [0, 0, 1, 2]);
+        assert_eq!(first(None, Keys::Running), [0; 4]);
+        assert_eq!(first(Some(u32::MAX), Keys::All), [0; 4]);
     }
 
     #[test]
@@ -175,7 +219,7 @@ mod tests {
         // Three sequences of four tokens.
         let route = Route::of("....|.xx.|x..x".bytes().filter(|c| *c != b'|').map(|c| c == b'x'));
         for (keys, first_keys) in [(Keys::All, [4, 8]), (Keys::Running, [0, 2])] {
-            let plan = Plan::routed(route.as_ref().unwrap(), 4, keys);
+            let plan = Plan::routed(route.as_ref().unwrap(), &shape(4, None), keys);
             let parts: Vec<_> = plan.parts().collect();
             assert_eq!(plan.queries(), 4);
             assert_eq!(plan.tasks(3).count(), 6);

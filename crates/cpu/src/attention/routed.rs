@@ -92,7 +92,7 @@ fn checked_plan(
     };
     assert_eq!(queries.len(), route.len() * shape.query_width(), "a row for each running token");
     assert_eq!(key_values.len(), with_keys * shape.key_value_width(), "a row for each key");
-    Plan::routed(route, shape.time, keys)
+    Plan::routed(route, shape, keys)
 }
 
 #[cfg(test)]

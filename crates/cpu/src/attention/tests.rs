@@ -8,6 +8,7 @@ pub(super) struct Case {
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     pub(super) dim: usize,
+    pub(super) window: Option<u32>,
     cos: Vec<f32>,
     sin: Vec<f32>,
     pub(super) joined: Vec<f32>,
@@ -37,6 +38,7 @@ pub(super) fn case(
         heads,
         kv_heads,
         dim,
+        window: None,
         cos: angles.iter().map(|a| a.cos()).collect(),
         sin: angles.iter().map(|a| a.sin()).collect(),
         joined: noise("joined", sequences * time * (heads + 2 * kv_heads) * dim),
@@ -87,6 +89,7 @@ impl Case {
             cos: &self.cos,
             sin: &self.sin,
             norms,
+            window: self.window,
         }
     }
 
@@ -127,7 +130,9 @@ impl Case {
     pub(super) fn routed_reference(&self, runs: &[bool], keys: Keys) -> Vec<f64> {
         let mut mixed = Vec::new();
         for token in (0..self.tokens()).filter(|token| runs[*token]) {
-            let start = token / self.time * self.time;
+            let sequence = token / self.time * self.time;
+            let reach = self.window.map_or(self.time, |window| window as usize);
+            let start = sequence.max((token + 1).saturating_sub(reach));
             for head in 0..self.heads {
                 let kv = head / (self.heads / self.kv_heads);
                 let q = self.head(token, head, Some(&self.query_gain));
@@ -197,6 +202,30 @@ fn gradients_are_the_slopes_of_the_definition() {
             let got = &gradient.key_gain;
             assert_gradient("key", got, &case, |case: &mut Case| &mut case.key_gain, loss);
         }
+    }
+}
+
+#[test]
+fn a_window_ends_what_a_token_sees_before_it() {
+    // With 300 tokens and a window of 5, late queries see the second key tile alone.
+    for (time, heads, norms, window) in [
+        (6, [2, 1], true, 1),
+        (70, [2, 2], false, 20),
+        (300, [1, 1], false, 5),
+        (9, [1, 1], true, 99),
+    ] {
+        let mut case = case(2, time, heads, 4, norms);
+        case.window = Some(window);
+        let want: Vec<f32> = case.reference().iter().map(|x| *x as f32).collect();
+        let output = case.forward();
+        assert_close(&output.mixed, &want, 1e-5);
+        let d = noise("d", output.mixed.len());
+        let gradient = case.backward(&d, &output);
+        let loss = |case: &Case| -> f64 {
+            case.reference().iter().zip(&d).map(|(x, d)| x * f64::from(*d)).sum()
+        };
+        let got = &gradient.joined;
+        assert_gradient("joined", got, &case, |case: &mut Case| &mut case.joined, loss);
     }
 }
 

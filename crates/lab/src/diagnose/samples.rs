@@ -191,10 +191,10 @@ fn text(subject: &Subject, path: &Path) -> Result<Samples<'static>, DiagnoseErro
     Samples::windows(Source::Tokens(ids), path, tokens, subject, Some(tokenizer))
 }
 
-/// The model's own tokenizer: beside it, with its data, or bytes if it can be nothing else.
+/// The model's own tokenizer: beside it or in its file, with its data, or bytes if it can be nothing else.
 fn tokenizer(subject: &Subject) -> Result<Tokenizer, DiagnoseError> {
-    if let Some(file) = subject.tokenizer_file() {
-        return Ok(Tokenizer::from_file(&file)?);
+    if let Some(tokenizer) = subject.tokenizer()? {
+        return Ok(tokenizer);
     }
     if let Some(config) = subject.config.as_ref().filter(|config| config.data.generated.is_none())
         && let Some(tokenizer) = Feed::open(config)?.tokenizer()?

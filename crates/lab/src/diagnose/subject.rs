@@ -1,9 +1,9 @@
-//! What is diagnosed: a run, a model of ours, or one of Hugging Face's.
+//! What is diagnosed: a run, a model of ours, one of Hugging Face's, or a GGUF file.
 
 use super::error::{DiagnoseError, io_error};
 use crate::train::skip::Skipper;
 use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state, warmth};
-use hadal_model::{Decoder, Device, ModelConfig, TensorFile, load};
+use hadal_model::{Decoder, Device, ModelConfig, TensorFile, Tokenizer, TokenizerError, load};
 use hadal_residual::Conduct;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Opens a run folder, at its finished model or else its newest checkpoint, or a model directory.
+    /// Opens a run folder, at its finished model or else its newest checkpoint, a model directory, or a GGUF file.
     pub fn open(path: &Path) -> Result<Self, DiagnoseError> {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let name = absolute.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -34,7 +34,7 @@ impl Subject {
             let (decoder, step) = of_run(path, &config)?;
             return Ok(Self { name, path: path.into(), step, decoder, config: Some(config) });
         }
-        if !path.join("config.json").is_file() {
+        if !path.is_file() && !path.join("config.json").is_file() {
             return Err(DiagnoseError::NoModel { path: path.into() });
         }
         let decoder = load(path, &device())?.decoder;
@@ -55,7 +55,15 @@ impl Subject {
         place.join("config.json").is_file().then_some(place)
     }
 
-    /// The model's tokenizer, if it stands beside the model.
+    /// The model's tokenizer, if it stands beside the model or in its file.
+    pub(crate) fn tokenizer(&self) -> Result<Option<Tokenizer>, TokenizerError> {
+        match self.tokenizer_file() {
+            Some(file) => Tokenizer::from_file(&file).map(Some),
+            None => Tokenizer::of_model(&self.path),
+        }
+    }
+
+    /// The file of the model's tokenizer, if it stands beside the model.
     pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
         let places = [self.path.join("model"), self.path.clone()];
         places.iter().map(|place| place.join("tokenizer.json")).find(|file| file.is_file())

@@ -27,6 +27,10 @@ fn config(residual: &str, blocks: usize) -> ModelConfig {
         tie_embeddings: residual != "nag",
         depth_kv: DepthKv::None,
         max_seq_len: 32,
+        attention_bias: None,
+        mlp_bias: false,
+        rope_scaling: None,
+        sliding_window: None,
         residual: residual.parse().unwrap(),
     }
 }

@@ -168,6 +168,10 @@ impl ModelSection {
             tie_embeddings: self.tie_embeddings.unwrap_or(!untied),
             depth_kv: self.depth_kv,
             max_seq_len: self.max_seq_len.unwrap_or(seq_len),
+            attention_bias: None,
+            mlp_bias: false,
+            rope_scaling: None,
+            sliding_window: None,
             residual: residual.clone(),
         }
     }

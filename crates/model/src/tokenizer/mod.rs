@@ -1,13 +1,16 @@
 //! Text to token ids and back, including decoding while a model is still writing.
 //!
 //! Bytes need no file and suit small experiments; pretrained models bring a Hugging Face
-//! `tokenizer.json`. [`Tokenizer`] hides which of the two is at work, so that training, evaluation
+//! `tokenizer.json` or a GGUF file. [`Tokenizer`] hides which of them is at work, so that training, evaluation
 //! and generation are written once.
 
 mod stream;
 #[cfg(test)]
 mod tests;
 
+use crate::import::tokenizer_json;
+use crate::model_files::{TOKENIZER, is_gguf};
+use hadal_gguf::{Gguf, GgufError};
 use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +51,17 @@ pub enum TokenizerError {
         /// The file that was read.
         path: PathBuf,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// A GGUF file cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A GGUF file describes a tokenizer that we do not have.
+    #[error("{}: {reason}", path.display())]
+    Vocabulary {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what helps.
         reason: String,
     },
     /// The tokenizer refused a text.
@@ -112,14 +126,32 @@ impl Tokenizer {
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
         let content = fs::read(path)
             .map_err(|reason| TokenizerError::Read { path: path.to_owned(), reason })?;
+        Self::from_bytes(path, &content)
+    }
+
+    /// The tokenizer that belongs to a model: a directory's `tokenizer.json`, or what a GGUF file says. Nothing
+    /// if there is none.
+    pub fn of_model(path: &Path) -> Result<Option<Self>, TokenizerError> {
+        if is_gguf(path) {
+            let json = tokenizer_of_gguf(path)?;
+            return json
+                .map(|json| Self::from_bytes(path, json.to_string().as_bytes()))
+                .transpose();
+        }
+        let beside = path.join(TOKENIZER);
+        if beside.exists() { Self::from_file(&beside).map(Some) } else { Ok(None) }
+    }
+
+    /// From the contents of a `tokenizer.json`; `path` is what errors call it.
+    fn from_bytes(path: &Path, content: &[u8]) -> Result<Self, TokenizerError> {
         let malformed =
             |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
         // The library panics on a syntax error inside the decoder section, so syntax is checked
         // before it sees the file.
-        serde_json::from_slice::<serde_json::Value>(&content)
+        serde_json::from_slice::<serde_json::Value>(content)
             .map_err(|error| malformed(error.to_string()))?;
         let inner = guarded(|| {
-            let mut inner = tokenizers::Tokenizer::from_bytes(&content)?;
+            let mut inner = tokenizers::Tokenizer::from_bytes(content)?;
             inner.with_truncation(None)?;
             inner.with_padding(None);
             Ok(inner)
@@ -204,6 +236,13 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
+}
+
+/// The `tokenizer.json` that a GGUF file amounts to.
+pub(crate) fn tokenizer_of_gguf(path: &Path) -> Result<Option<serde_json::Value>, TokenizerError> {
+    let file = Gguf::open(path)?;
+    tokenizer_json(&file)
+        .map_err(|reason| TokenizerError::Vocabulary { path: path.to_owned(), reason })
 }
 
 /// The byte behind an id of the byte tokenizer, or nothing for `<|endoftext|>`.

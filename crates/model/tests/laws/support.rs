@@ -1,8 +1,11 @@
 //! The configs that every law is tried on, and models in which no term is zero.
 
 use burn::tensor::Tensor;
-use hadal_model::{Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
-use hadal_residual::{Init, ResidualConfig, Site, SkippedKeys, Weights};
+use hadal_model::{
+    AttentionBias, Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, RopeScaling,
+    SlidingWindow, Tokens, Yarn,
+};
+use hadal_residual::{Init, ResidualConfig, Site, Weights};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,6 +78,10 @@ pub(crate) fn base() -> ModelConfig {
         tie_embeddings: true,
         depth_kv: DepthKv::None,
         max_seq_len: 32,
+        attention_bias: None,
+        mlp_bias: false,
+        rope_scaling: None,
+        sliding_window: None,
         residual: ResidualConfig::default(),
     }
 }
@@ -99,10 +106,50 @@ pub(crate) fn configs() -> Vec<ModelConfig> {
                 ..base()
             })
         })
-        // Tokens without keys leave no depth slots.
-        .filter(|config| {
-            let drops = config.residual.skipped_keys() == SkippedKeys::Drop;
-            !drops || config.depth_kv == DepthKv::None
+        .chain(imported())
+        // Tokens without keys leave no depth slots and know no windows.
+        .filter(|config| config.check().is_ok())
+        .collect()
+}
+
+/// What models of other makers have: biases, windows and stretched rotations, alone and together, over policies
+/// that skip and that do not.
+fn imported() -> Vec<ModelConfig> {
+    let yarn = Yarn {
+        factor: 4.0,
+        original_max_seq_len: 8,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: 1.2,
+        truncate: true,
+    };
+    let window = |size, blocks| Some(SlidingWindow { size, blocks });
+    let biased = ModelConfig { attention_bias: Some(AttentionBias::Qkv), ..base() };
+    let narrow = ModelConfig { sliding_window: window(3, None), mlp: MlpKind::Swiglu, ..base() };
+    let all = ModelConfig {
+        attention_bias: Some(AttentionBias::All),
+        mlp_bias: true,
+        rope_scaling: Some(RopeScaling::Yarn(yarn)),
+        sliding_window: window(4, Some(vec![0, 2])),
+        qk_norm: true,
+        ..base()
+    };
+    let gated = ModelConfig { mlp: MlpKind::Swiglu, tie_embeddings: false, ..all.clone() };
+    let policies = [
+        "prenorm",
+        "mgr:streams=2",
+        "nag:directions=3,skip_threshold=0.25",
+        "mgr:streams=3,skip_threshold=0.31",
+    ];
+    let depths = DEPTH_MEMORIES.into_iter();
+    depths
+        .flat_map(|depth_kv| {
+            let shapes = [&biased, &narrow, &all, &gated]
+                .map(|config| ModelConfig { depth_kv, ..config.clone() });
+            policies.iter().flat_map(move |policy| {
+                let residual: ResidualConfig = policy.parse().unwrap();
+                shapes.clone().map(|config| ModelConfig { residual: residual.clone(), ..config })
+            })
         })
         .collect()
 }
@@ -120,8 +167,11 @@ pub(crate) fn every(configs: &[ModelConfig], law: impl Fn(&ModelConfig)) {
         .iter()
         .filter_map(|config| {
             let reason = catch_unwind(AssertUnwindSafe(|| law(config))).err()?;
-            let ModelConfig { residual, depth_kv, .. } = config;
-            Some(format!("{residual} with depth_kv {depth_kv:?}: {}", message(&*reason)))
+            let ModelConfig { residual, depth_kv, sliding_window, .. } = config;
+            Some(format!(
+                "{residual} with depth_kv {depth_kv:?} and window {sliding_window:?}: {}",
+                message(&*reason)
+            ))
         })
         .collect();
     assert!(

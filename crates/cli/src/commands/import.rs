@@ -1,0 +1,174 @@
+//! `hadal import`: a model of another maker as a directory of ours.
+
+use crate::failure::Failure;
+use crate::output::{Table, grouped, print_json, scaled};
+use clap::Args;
+use hadal_lab::hub::{ModelName, fetch_model};
+use hadal_model::{Converted, ModelConfig, ModelCost, convert};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Bytes of an f32, which is what a model computes with.
+const FLOAT: u64 = 4;
+
+/// Turn a model of Hugging Face or llama.cpp into a directory of ours
+///
+/// SOURCE is a directory with a Llama, Mistral, Qwen2 or Qwen3 (config.json, safetensors), a GGUF file of these, or the
+/// name of a model on the hub. The other commands read directories and GGUF files as they are; importing them is for
+/// keeping, changing and training. Weights go from file to file one at a time, and what would not be computed exactly is
+/// refused.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal import HuggingFaceTB/SmolLM2-135M --out models/smollm2
+  hadal import Qwen/Qwen3-0.6B@main
+  hadal import bartowski/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct-Q8_0.gguf
+  hadal import ~/models/model-Q4_K_M.gguf --out models/mine
+  hadal import tests/golden-hf/qwen2 --out qwen2 --json
+
+What is fetched stays in the hub's cache (HF_HOME) and is used without a network; HF_TOKEN opens private models.")]
+pub(crate) struct Import {
+    /// Directory, GGUF file, or owner/name[@revision][:file.gguf] on the hub
+    source: String,
+    /// New directory [default: the last part of SOURCE's name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Import {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let local = Path::new(&self.source);
+        let (source, short) = if local.exists() {
+            (local.to_owned(), short_name(local))
+        } else {
+            let name = ModelName::parse(&self.source).ok_or_else(|| {
+                Failure::usage(format!(
+                    "{} is no file or directory, and no name of a model, such as Qwen/Qwen3-0.6B",
+                    self.source
+                ))
+            })?;
+            // Before anything is fetched.
+            self.check_out(name.short())?;
+            let bar = bytes_bar(format!("fetching {name}"));
+            let shown = bar.clone();
+            let fetched = fetch_model(&name, move |done, all| show(&shown, done, all));
+            bar.finish_and_clear();
+            (fetched.map_err(Failure::failed)?, name.short().to_owned())
+        };
+        let out = self.check_out(&short)?;
+        let bar = bytes_bar(format!("writing {}", out.display()));
+        let converted = convert(&source, &out, &mut |done, all| show(&bar, done, all));
+        bar.finish_and_clear();
+        let converted = converted.map_err(Failure::failed)?;
+        let cost = ModelCost::of(&converted.config).map_err(Failure::failed)?;
+        if self.json {
+            print_json(&json!({
+                "source": self.source,
+                "out": out,
+                "config": converted.config,
+                "parameters": cost.parameters.total(),
+                "stored_bytes": converted.stored_bytes,
+                "memory_bytes": FLOAT * cost.parameters.total(),
+                "kv_bytes_per_token": cost.kv_bytes_per_token,
+                "tokenizer": converted.tokenizer,
+                "chat_template": converted.chat_template,
+            }))?;
+        } else {
+            print(&out, &converted, &cost)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Where the model goes: somewhere that is free.
+    fn check_out(&self, short: &str) -> Result<PathBuf, Failure> {
+        let out = self.out.clone().unwrap_or_else(|| short.into());
+        if out.exists() {
+            let message = format!("{} exists already; name another with --out DIR", out.display());
+            return Err(Failure::usage(message));
+        }
+        Ok(out)
+    }
+}
+
+/// `model-Q4_1` of `models/model-Q4_1.gguf`, `smollm2` of `models/smollm2/`.
+fn short_name(path: &Path) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let name = if path.is_file() { absolute.file_stem() } else { absolute.file_name() };
+    name.map_or_else(|| "imported".into(), |name| name.to_string_lossy().into_owned())
+}
+
+fn bytes_bar(message: String) -> ProgressBar {
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template(
+        "{msg} {bar:24} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left",
+    );
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.with_message(message)
+}
+
+fn show(bar: &ProgressBar, done: u64, all: u64) {
+    bar.set_length(all.max(1));
+    bar.set_position(done);
+}
+
+fn print(out: &Path, converted: &Converted, cost: &ModelCost) -> io::Result<()> {
+    let Converted { config, stored_bytes, tokenizer, chat_template } = converted;
+    let mut stdout = io::stdout().lock();
+    let total = cost.parameters.total();
+    let mut table = Table::new(&["model", "value"]);
+    table.row(["blocks", &config.n_layers.to_string()]);
+    table.row(["width", &format!("{}, MLP {}", config.d_model, config.d_ff)]);
+    table.row([
+        "heads",
+        &format!("{} of {}, keys {}", config.n_heads, config.head_dim, config.n_kv_heads),
+    ]);
+    table.row(["vocabulary", &grouped(config.vocab_size as i128)]);
+    table.row(["context", &grouped(config.max_seq_len as i128)]);
+    table.row(["features", &features(config)]);
+    table.row(["parameters", &grouped(total.into())]);
+    table.row(["stored", &format!("{}B", scaled(*stored_bytes as f64))]);
+    table.row(["in memory", &format!("{}B", scaled((FLOAT * total) as f64))]);
+    table.row([
+        "keys and values",
+        &format!("{}B per token", scaled(cost.kv_bytes_per_token as f64)),
+    ]);
+    table.row(["tokenizer", if *tokenizer { "tokenizer.json" } else { "none" }]);
+    table.row(["chat template", if *chat_template { "chat_template.jinja" } else { "none" }]);
+    table.print(&mut stdout)?;
+    writeln!(
+        io::stderr(),
+        "the model is in {}; try `hadal generate {}`",
+        out.display(),
+        out.display()
+    )
+}
+
+/// What the model has beside plain attention and MLPs.
+fn features(config: &ModelConfig) -> String {
+    let mut found = Vec::new();
+    if let Some(bias) = config.attention_bias {
+        found.push(format!("attention biases ({})", format!("{bias:?}").to_lowercase()));
+    }
+    if config.mlp_bias {
+        found.push("MLP biases".into());
+    }
+    if config.qk_norm {
+        found.push("normalised queries and keys".into());
+    }
+    if let Some(window) = &config.sliding_window {
+        found.push(format!("window of {}", grouped(window.size as i128)));
+    }
+    if config.rope_scaling.is_some() {
+        found.push("scaled RoPE".into());
+    }
+    if config.tie_embeddings {
+        found.push("tied head".into());
+    }
+    if found.is_empty() { "none".into() } else { found.join(", ") }
+}

@@ -1,0 +1,145 @@
+//! A model as it lies on the disk: what its config says, and where its parameters come from.
+
+use crate::checkpoint::{CONFIG, CheckpointError};
+use crate::config::ModelConfig;
+use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// A tokenizer beside a model.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+/// Hugging Face's place for the tokens that begin and end a text.
+pub(crate) const GENERATION: &str = "generation_config.json";
+
+/// An open model.
+pub(crate) struct ModelFiles {
+    pub(crate) config: ModelConfig,
+    pub(crate) begin: Option<u32>,
+    pub(crate) ends: Vec<u32>,
+    pub(crate) weights: Box<dyn WeightSource>,
+}
+
+/// Whether a path is meant to be a GGUF file.
+pub(crate) fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+impl ModelFiles {
+    /// Opens a directory or a GGUF file; no parameter is read yet.
+    pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
+        if is_gguf(path) {
+            let (model, Imported { config, begin, ends }) = GgufModel::open(path)?;
+            config
+                .check()
+                .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
+            return Ok(Self { config, begin, ends, weights: Box::new(model) });
+        }
+        let (Imported { config, mut begin, mut ends }, naming) = describe_file(&path.join(CONFIG))?;
+        let generation = path.join(GENERATION);
+        if generation.exists() {
+            // What is said about generating outranks what is said about the model.
+            let json = read_json(&generation)?;
+            let named = token_ids(&json, "eos_token_id");
+            ends = if named.is_empty() { ends } else { named };
+            begin = token_ids(&json, "bos_token_id").first().copied().or(begin);
+        }
+        let weights = Box::new(Shards::open(path, naming)?);
+        Ok(Self { config, begin, ends, weights })
+    }
+}
+
+/// No config is this long; something else was given by mistake.
+const LONGEST_CONFIG: u64 = 1 << 20;
+
+fn read_json(path: &Path) -> Result<Value, CheckpointError> {
+    let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
+    let io = |reason: io::Error| CheckpointError::Io { action: "read", path: path.into(), reason };
+    let mut bytes = Vec::new();
+    File::open(path).map_err(io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > LONGEST_CONFIG {
+        return Err(wrong("this file is too long to be a config".into()));
+    }
+    serde_json::from_slice(&bytes)
+        .map_err(|error| wrong(format!("this is not valid JSON: {error}")))
+}
+
+/// Reads a `config.json`, ours or a Hugging Face one, and says whose names its parameters have.
+pub(crate) fn describe_file(path: &Path) -> Result<(Imported, Naming), CheckpointError> {
+    let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
+    let json = read_json(path)?;
+    if json["residual"].is_string() {
+        return Err(wrong(format!(
+            "residual is {}, but it must be an object, such as {{\"kind\": {}}}",
+            json["residual"], json["residual"]
+        )));
+    }
+    let (imported, naming) = if json["model_type"] == "hadal" {
+        let config: ModelConfig = serde_json::from_value(json)
+            .map_err(|error| wrong(format!("this is not a model config: {error}")))?;
+        (Imported { config, begin: None, ends: Vec::new() }, Naming::Ours)
+    } else {
+        let imported = describe(&json).map_err(wrong)?;
+        let tied = imported.config.tie_embeddings;
+        (imported, Naming::HuggingFace { tied })
+    };
+    imported
+        .config
+        .check()
+        .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
+    Ok((imported, naming))
+}
+
+/// Reads the parameters that a model declares, and remembers what is wrong and what is left over.
+pub(crate) struct Reading<'a> {
+    source: &'a dyn WeightSource,
+    unused: HashSet<String>,
+    problems: Vec<String>,
+}
+
+impl<'a> Reading<'a> {
+    pub(crate) fn new(source: &'a dyn WeightSource) -> Self {
+        Self { source, unused: source.names().into_iter().collect(), problems: Vec::new() }
+    }
+
+    /// The stored name of a parameter, if it is there and has this shape.
+    pub(crate) fn locate(&mut self, ours: &str, shape: &[usize]) -> Option<String> {
+        let name = self.source.name_of(ours);
+        self.unused.remove(&name);
+        match self.source.shape(&name) {
+            None => self.problems.push(format!("missing: {name} {shape:?}")),
+            Some(found) if found != shape => {
+                self.problems.push(format!("wrong shape: {name} is {found:?}, not {shape:?}"));
+            }
+            Some(_) => return Some(name),
+        }
+        None
+    }
+
+    /// The elements of a parameter.
+    pub(crate) fn floats(&mut self, ours: &str, shape: &[usize]) -> Option<Vec<f32>> {
+        let name = self.locate(ours, shape)?;
+        match self.source.floats(&name) {
+            Ok(values) => Some(values),
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+
+    /// Whether everything was there and nothing else.
+    pub(crate) fn finish(mut self) -> Result<(), CheckpointError> {
+        self.unused.retain(|name| !self.source.may_ignore(name));
+        let mut extra: Vec<_> =
+            self.unused.into_iter().map(|name| format!("unexpected: {name}")).collect();
+        extra.sort();
+        self.problems.extend(extra);
+        if self.problems.is_empty() {
+            return Ok(());
+        }
+        Err(CheckpointError::Mismatch { path: self.source.path().into(), problems: self.problems })
+    }
+}
