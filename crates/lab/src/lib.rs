@@ -8,6 +8,7 @@ pub mod diagnose;
 pub mod optim;
 mod parity;
 pub mod pool;
+pub mod prune;
 mod splitmix;
 pub mod tasks;
 pub mod train;

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::output::{print_json, spinner};
 use clap::Args;
 use hadal_model::{
-    Checkpoint, DEVICES, Generated, Limits, Sampler, Sampling, StopReason, TextStream, Tokenizer,
-    device_named, generate, load,
+    Checkpoint, DEVICES, Generated, Limits, Part, Sampler, Sampling, StopReason, TextStream,
+    Tokenizer, device_named, generate, load,
 };
 use serde_json::json;
 use std::io::{self, IsTerminal, Read, Write};
@@ -22,6 +22,7 @@ use std::process::ExitCode;
 Examples:
   hadal generate DIR --prompt 'Once upon a time' --max-tokens 200
   echo 'Once upon a time' | hadal generate DIR --temperature 0.8 --top-p 0.95 --seed 7
+  hadal generate DIR --prompt 'Once' --skip-blocks 17,18,attn:20
   hadal generate DIR --prompt '' --json")]
 pub(crate) struct Generate {
     /// Directory with the model
@@ -47,6 +48,9 @@ pub(crate) struct Generate {
     /// `bytes`, or a tokenizer.json other than DIR's
     #[arg(long, value_name = "bytes|FILE")]
     tokenizer: Option<PathBuf>,
+    /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
+    #[arg(long, value_name = "PART,..", value_delimiter = ',')]
+    skip_blocks: Vec<Part>,
     /// Where to run; all but flex, the CPU, are cargo features
     #[arg(long, default_value = "flex", value_parser = DEVICES)]
     device: String,
@@ -67,8 +71,10 @@ impl Generate {
         let device = device_named(&self.device).map_err(Failure::usage)?;
         let prompt = self.prompt_text()?;
         let spinner = spinner(format!("loading {}", self.directory.display()));
-        let checkpoint = load(&self.directory, &device).map_err(Failure::failed)?;
+        let mut checkpoint = load(&self.directory, &device).map_err(Failure::failed)?;
         spinner.finish_and_clear();
+        let skipped = Part::all_sites(&self.skip_blocks);
+        checkpoint.decoder.leave_out(&skipped).map_err(Failure::usage)?;
         let tokenizer = self.tokenizer(&checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;
 

@@ -5,10 +5,12 @@ mod compare;
 mod completions;
 mod data;
 mod diagnose;
+mod export;
 mod generate;
 mod inspect;
 mod parity;
 mod policies;
+mod prune;
 mod report;
 mod serve;
 mod train;
@@ -31,6 +33,8 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Generate(generate::Generate),
     Bench(bench::Bench),
+    Prune(prune::Prune),
+    Export(export::Export),
     Completions(completions::Completions),
 }
 
@@ -49,6 +53,8 @@ impl Command {
             Self::Inspect(command) => command.run(),
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
+            Self::Prune(command) => command.run(),
+            Self::Export(command) => command.run(),
             Self::Completions(command) => command.run(),
         }
     }

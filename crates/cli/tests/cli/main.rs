@@ -8,6 +8,7 @@ mod hostile;
 mod inspect;
 mod parity;
 mod policies;
+mod prune;
 mod report;
 mod support;
 
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 12] = [
     "policies",
     "parity",
     "inspect",
@@ -26,6 +27,8 @@ const COMMANDS: [&str; 10] = [
     "diagnose",
     "report",
     "serve",
+    "prune",
+    "export",
 ];
 
 #[test]

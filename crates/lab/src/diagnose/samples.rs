@@ -177,7 +177,7 @@ fn text(subject: &Subject, path: &Path) -> Result<Samples<'static>, DiagnoseErro
 }
 
 /// The model's own tokenizer: beside it, with its data, or bytes if it can be nothing else.
-fn tokenizer(subject: &Subject) -> Result<Tokenizer, DiagnoseError> {
+pub(crate) fn tokenizer(subject: &Subject) -> Result<Tokenizer, DiagnoseError> {
     if let Some(file) = subject.tokenizer_file() {
         return Ok(Tokenizer::from_file(&file)?);
     }

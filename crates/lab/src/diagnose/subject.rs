@@ -2,7 +2,7 @@
 
 use super::error::{DiagnoseError, io_error};
 use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state};
-use hadal_model::{Decoder, Device, ModelConfig, TensorFile, load};
+use hadal_model::{Decoder, Device, ModelConfig, Part, TensorFile, load};
 use hadal_residual::Conduct;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,11 @@ impl Subject {
         }
         let decoder = load(path, &device())?.decoder;
         Ok(Self { name, path: path.into(), step: None, decoder, config: None })
+    }
+
+    /// Looks at the model without these parts.
+    pub fn leave_out(&mut self, parts: &[Part]) -> Result<(), DiagnoseError> {
+        Ok(self.decoder.leave_out(&Part::all_sites(parts))?)
     }
 
     /// The model's shape.

@@ -15,6 +15,7 @@ mod order;
 mod outcome;
 mod preset;
 mod signals;
+mod start;
 mod state;
 pub mod tensorboard;
 mod trainer;

@@ -10,12 +10,13 @@ use super::gradient::{Gradients, accumulate, loss_and_gradient};
 use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
 use super::outcome;
+use super::start;
 use super::state::{self, State};
 use crate::diagnose::{Options, Samples, look, write};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
 use hadal_model::{
-    CheckpointError, Decoder, Device, Limits, ModelConfig, Sampler, Sampling, generate, save,
+    CheckpointError, Decoder, Limits, ModelConfig, Sampler, Sampling, generate, save,
 };
 use hadal_residual::Conduct;
 use serde_json::json;
@@ -45,8 +46,8 @@ impl Trainer {
         let feed = Feed::open(&config)?;
         let model = model_config(&config, &feed)?;
         feed.verify()?;
+        let mut decoder = start::start(&config, &model, &feed)?;
         let folder = RunFolder::create(out, &config)?;
-        let mut decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
         project(&mut decoder);
         let optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = first_state(&config, &feed);
@@ -63,11 +64,14 @@ impl Trainer {
         let feed = Feed::open(&config)?;
         feed.verify()?;
         let model = model_config(&config, &feed)?;
-        let mut decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
-        project(&mut decoder);
-        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         folder.clear_unfinished()?;
         let last = folder.checkpoints()?.last().map(|&step| folder.checkpoint(step));
+        let mut decoder = match last {
+            Some(_) => start::blank(&config, &model)?,
+            None => start::start(&config, &model, &feed)?,
+        };
+        project(&mut decoder);
+        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = match &last {
             Some(path) => state::read(path)?,
             None => first_state(&config, &feed),
@@ -454,7 +458,10 @@ fn fingerprint(config: &RunConfig) -> String {
 /// The model for the data; its vocabulary must hold the data's.
 pub(crate) fn model_config(config: &RunConfig, feed: &Feed) -> Result<ModelConfig, TrainError> {
     let model = config.model.resolve(&config.residual, feed.vocab_size(), feed.seq_len());
-    model.check_fresh()?;
+    match config.from {
+        None => model.check_fresh()?,
+        Some(_) => model.check()?,
+    }
     if model.vocab_size < feed.vocab_size() {
         return Err(FeedError::Unfit(format!(
             "model.vocab_size is {}, but the data has {} tokens",
