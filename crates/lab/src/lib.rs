@@ -9,6 +9,7 @@ pub mod hub;
 pub mod optim;
 mod parity;
 pub mod pool;
+pub mod prune;
 pub mod skip;
 mod splitmix;
 pub mod tasks;

@@ -29,6 +29,8 @@ pub struct Decoder {
     declared: Vec<Declared>,
     #[module(skip)]
     memory: Memory,
+    #[module(skip)]
+    left_out: Vec<Site>,
 }
 
 /// Rows of tokens of equal length.
@@ -175,6 +177,7 @@ impl Decoder {
             config: config.clone(),
             declared: weights.declared(),
             memory: Memory::default(),
+            left_out: Vec::new(),
         }
     }
 
@@ -191,6 +194,13 @@ impl Decoder {
     /// Sets what the backward pass may compute again instead of keeping it.
     pub fn remember(&mut self, memory: Memory) {
         self.memory = memory;
+    }
+
+    /// Leaves sub-layers out of every pass from now on, besides those that a pass names itself.
+    pub fn leave_out(&mut self, sites: &[Site]) -> Result<(), PassError> {
+        self.check_absent(sites)?;
+        self.left_out = sites.to_vec();
+        Ok(())
     }
 
     /// The logits of every position, or of the last one.
@@ -247,6 +257,7 @@ impl Decoder {
         pass: Pass,
     ) -> Result<(Tensor<3>, Option<Tensor<1>>), PassError> {
         let Pass { mut cache, absent, probe, mut tally, .. } = pass;
+        let absent = &[absent, &self.left_out].concat();
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens, start, absent)?;
         let present = |block: usize| !absent.contains(&Site::new(2 * block));
@@ -309,6 +320,10 @@ impl Decoder {
         if length > max_seq_len {
             return Err(PassError::TooLong { length, max_seq_len });
         }
+        self.check_absent(absent)
+    }
+
+    fn check_absent(&self, absent: &[Site]) -> Result<(), PassError> {
         let sites = 2 * self.blocks.len();
         if let Some(&site) = absent.iter().find(|site| site.index >= sites) {
             return Err(PassError::UnknownSite { site, sites });

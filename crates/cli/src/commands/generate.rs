@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::output::{print_json, spinner};
 use clap::Args;
 use hadal_model::{
-    Checkpoint, DEVICES, Generated, Limits, Sampler, Sampling, StopReason, TextStream, Tokenizer,
-    device_named, generate, load,
+    Checkpoint, DEVICES, Generated, Limits, Part, Sampler, Sampling, StopReason, TextStream,
+    Tokenizer, device_named, generate, load,
 };
 use hadal_residual::{Skipping, Thresholds};
 use serde_json::json;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 Examples:
   hadal generate DIR --prompt 'Once upon a time' --max-tokens 200
   echo 'Once upon a time' | hadal generate DIR --temperature 0.8 --top-p 0.95 --seed 7
-  hadal generate model-Q4_1.gguf --prompt 'The deep sea'
+  hadal generate model-Q4_1.gguf --prompt 'The deep sea' --skip-blocks 17,18,attn:20
   hadal generate DIR --prompt '' --json
   hadal generate DIR --prompt 'Once upon a time' --skip-threshold 0.1")]
 pub(crate) struct Generate {
@@ -51,6 +51,9 @@ pub(crate) struct Generate {
     /// `bytes`, or a tokenizer.json other than MODEL's
     #[arg(long, value_name = "bytes|FILE")]
     tokenizer: Option<PathBuf>,
+    /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
+    #[arg(long, value_name = "PART,..", value_delimiter = ',')]
+    skip_blocks: Vec<Part>,
     /// Where to run; all but flex, the CPU, are cargo features
     #[arg(long, default_value = "flex", value_parser = DEVICES)]
     device: String,
@@ -77,6 +80,8 @@ impl Generate {
         let mut checkpoint = load(&self.directory, &device).map_err(Failure::failed)?;
         spinner.finish_and_clear();
         self.set_skipping(&mut checkpoint)?;
+        let skipped = Part::all_sites(&self.skip_blocks);
+        checkpoint.decoder.leave_out(&skipped).map_err(Failure::usage)?;
         let tokenizer = self.tokenizer(&checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;
 

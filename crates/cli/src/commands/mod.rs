@@ -5,11 +5,13 @@ mod compare;
 mod completions;
 mod data;
 mod diagnose;
+mod export;
 mod generate;
 mod import;
 mod inspect;
 mod parity;
 mod policies;
+mod prune;
 mod report;
 mod serve;
 mod skip;
@@ -34,6 +36,8 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Generate(generate::Generate),
     Bench(bench::Bench),
+    Prune(prune::Prune),
+    Export(export::Export),
     Completions(completions::Completions),
     Import(import::Import),
 }
@@ -54,6 +58,8 @@ impl Command {
             Self::Inspect(command) => command.run(),
             Self::Generate(command) => command.run(),
             Self::Bench(command) => command.run(),
+            Self::Prune(command) => command.run(),
+            Self::Export(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Import(command) => command.run(),
         }

@@ -6,9 +6,10 @@ use clap::Args;
 use hadal_lab::diagnose::Summary;
 use hadal_lab::pool::{in_pool, start_pool};
 use hadal_lab::train::{
-    DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, StepReport,
-    TrainError, Trainer, estimate, for_depth,
+    DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, RunConfigError,
+    StepReport, TrainError, Trainer, estimate, for_depth,
 };
+use hadal_model::{ModelCost, read_config};
 use hadal_residual::ResidualConfig;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -33,6 +34,7 @@ Examples:
   hadal train my.toml --seed 3 --set train.steps=2000 --set optimizer.muon.lr=0.02 --out runs/3
   hadal train --residual nag --set skip.rate=0.25 --out runs/skipping
   hadal train --depth 8 --set data.train=DIR --out runs/d8
+  hadal train --from smaller --set data.train=DIR --set train.steps=200 --out runs/healed
   hadal train --resume runs/3
   hadal train --preset s --dry-run")]
 pub(crate) struct Train {
@@ -45,6 +47,9 @@ pub(crate) struct Train {
     /// One dial: this many blocks, from which width, heads, rates and horizon follow
     #[arg(long, value_name = "BLOCKS", conflicts_with = "preset")]
     depth: Option<usize>,
+    /// Go on from this model: its shape, policy and parameters, e.g. to heal a cut one
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["depth", "residual"])]
+    from: Option<PathBuf>,
     /// The residual policy, e.g. mgr:streams=8
     #[arg(long, value_name = "POLICY")]
     residual: Option<ResidualConfig>,
@@ -61,7 +66,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
     /// Go on with this run
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "residual", "settings", "seed", "out", "dry_run", "diagnose_every"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "diagnose_every"])]
     resume: Option<PathBuf>,
     /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
     #[arg(long)]
@@ -94,7 +99,7 @@ impl Train {
         train(trainer, folder, self.leash)
     }
 
-    fn settings(&self) -> Result<RunConfig, hadal_lab::train::RunConfigError> {
+    fn settings(&self) -> Result<RunConfig, RunConfigError> {
         let name = self.preset.clone().or_else(|| {
             (self.config.is_none() && self.depth.is_none()).then(|| PRESETS[0].name.to_owned())
         });
@@ -107,6 +112,13 @@ impl Train {
         };
         if let Some(path) = &self.config {
             layers = layers.with_file(path)?;
+        }
+        if let Some(from) = &self.from {
+            let model = read_config(from).map_err(|error| RunConfigError::Malformed {
+                origin: "--from".into(),
+                reason: error.to_string(),
+            })?;
+            layers = layers.with_model(from, &model)?;
         }
         if let Some(residual) = &self.residual {
             layers = layers.with_residual(residual)?;
@@ -143,7 +155,10 @@ impl Train {
 /// What cannot be started is a usage error; what fails on the way is a failure.
 fn failed(error: TrainError) -> Failure {
     match error {
-        TrainError::Model(_) | TrainError::Feed(_) | TrainError::Folder(_) => Failure::usage(error),
+        TrainError::Model(_)
+        | TrainError::Feed(_)
+        | TrainError::Folder(_)
+        | TrainError::OtherModel { .. } => Failure::usage(error),
         _ => Failure::failed(error),
     }
 }

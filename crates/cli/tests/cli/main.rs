@@ -9,6 +9,7 @@ mod import;
 mod inspect;
 mod parity;
 mod policies;
+mod prune;
 mod report;
 mod skip;
 mod support;
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 14] = [
     "policies",
     "parity",
     "inspect",
@@ -30,6 +31,8 @@ const COMMANDS: [&str; 12] = [
     "serve",
     "skip",
     "import",
+    "prune",
+    "export",
 ];
 
 #[test]

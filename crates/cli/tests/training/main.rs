@@ -8,6 +8,7 @@ mod compare;
 mod damage;
 mod diagnose;
 mod failures;
+mod healing;
 mod kill;
 mod resume;
 mod settings;

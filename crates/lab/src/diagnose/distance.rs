@@ -16,8 +16,9 @@ use std::f64::consts::PI;
 /// Distances of the readings and of each stream.
 pub(crate) struct Distance {
     blocks: usize,
-    /// The token of each row that counts.
-    last: Vec<usize>,
+    /// The tokens that count.
+    tokens: Vec<usize>,
+    every_token: bool,
     readings: Map,
     streams: Vec<Map>,
 }
@@ -73,18 +74,28 @@ impl Map {
 
 impl Distance {
     pub(crate) fn new(blocks: usize) -> Self {
-        Self { blocks, last: Vec::new(), readings: Map::default(), streams: Vec::new() }
+        Self {
+            blocks,
+            tokens: Vec::new(),
+            every_token: false,
+            readings: Map::default(),
+            streams: Vec::new(),
+        }
+    }
+
+    /// Over every token instead of the last of each sequence.
+    pub(crate) fn of_all_tokens(blocks: usize) -> Self {
+        Self { every_token: true, ..Self::new(blocks) }
     }
 
     /// The distance that `distance` blocks from `block` on make.
-    #[cfg(test)]
     pub(crate) fn get(&self, block: usize, distance: usize) -> Option<f64> {
         self.readings.get(block, distance)
     }
 }
 
 /// The last token of each row, or the last that is scored: behind it may be padding.
-fn last_tokens(batch: &Batch) -> Vec<usize> {
+pub(crate) fn last_tokens(batch: &Batch) -> Vec<usize> {
     let time = batch.input.time();
     (0..batch.input.batch())
         .map(|row| {
@@ -101,21 +112,24 @@ impl Diagnostic for Distance {
     }
 
     fn begin(&mut self, batch: &Batch) {
-        self.last = last_tokens(batch);
+        self.tokens = match self.every_token {
+            true => (0..batch.input.ids().len()).collect(),
+            false => last_tokens(batch),
+        };
     }
 
     fn see(&mut self, place: Place, signal: Signal, values: &Values) {
         match (signal, place) {
             (Signal::Reading, Place::Out) => {
-                self.readings.keep(self.blocks, values, 0, &self.last);
+                self.readings.keep(self.blocks, values, 0, &self.tokens);
             }
             (Signal::Reading, Place::Site(site)) if site.kind() == SubLayer::Attention => {
-                self.readings.keep(site.block(), values, 0, &self.last);
+                self.readings.keep(site.block(), values, 0, &self.tokens);
             }
             (Signal::Streams, Place::Site(site)) if site.kind() == SubLayer::Mlp => {
                 for stream in 0..values.streams() {
                     let map = slot(&mut self.streams, stream);
-                    map.keep(site.block() + 1, values, stream, &self.last);
+                    map.keep(site.block() + 1, values, stream, &self.tokens);
                 }
             }
             _ => {}

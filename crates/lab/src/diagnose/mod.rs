@@ -41,10 +41,16 @@ pub use summary::{
     LanesSummary, Largest, MASSIVE, Removal, SkipsSummary, Summary, TokenSkips, USELESS,
 };
 
+pub(crate) use diagnostic::Diagnostic;
+pub(crate) use distance::{Distance, last_tokens};
+pub(crate) use removal::positions;
+pub(crate) use samples::tokenizer;
+pub(crate) use sums::Mean;
+pub(crate) use values::{Values, angle};
+pub(crate) use watch::watch;
+
 use activations::Activations;
 use burn::module::Module;
-use diagnostic::Diagnostic;
-use distance::Distance;
 use distribution::Distribution;
 use gradient::Gradient;
 use hadal_model::Decoder;
@@ -54,7 +60,6 @@ use output::Output;
 use removal::Removals;
 use sink::Sink;
 use skips::Skips;
-use watch::watch;
 use writes::Writes;
 use xiong::Bounds;
 
@@ -130,7 +135,7 @@ pub(crate) fn look(
         if !loss.is_finite() {
             return Err(DiagnoseError::NotFinite { loss });
         }
-        positions += removal::positions(&batch);
+        positions += self::positions(&batch);
         summary.sequences += batch.input.batch() as u64;
         summary.tokens += batch.input.ids().len() as u64;
         told();

@@ -192,7 +192,7 @@ fn text(subject: &Subject, path: &Path) -> Result<Samples<'static>, DiagnoseErro
 }
 
 /// The model's own tokenizer: beside it or in its file, with its data, or bytes if it can be nothing else.
-fn tokenizer(subject: &Subject) -> Result<Tokenizer, DiagnoseError> {
+pub(crate) fn tokenizer(subject: &Subject) -> Result<Tokenizer, DiagnoseError> {
     if let Some(tokenizer) = subject.tokenizer()? {
         return Ok(tokenizer);
     }

@@ -3,7 +3,9 @@
 use super::error::{DiagnoseError, io_error};
 use crate::train::skip::Skipper;
 use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state, warmth};
-use hadal_model::{Decoder, Device, ModelConfig, TensorFile, Tokenizer, TokenizerError, load};
+use hadal_model::{
+    Decoder, Device, ModelConfig, Part, TensorFile, Tokenizer, TokenizerError, load,
+};
 use hadal_residual::Conduct;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,11 @@ impl Subject {
         }
         let decoder = load(path, &device())?.decoder;
         Ok(Self { name, path: path.into(), step: None, decoder, config: None })
+    }
+
+    /// Looks at the model without these parts.
+    pub fn leave_out(&mut self, parts: &[Part]) -> Result<(), DiagnoseError> {
+        Ok(self.decoder.leave_out(&Part::all_sites(parts))?)
     }
 
     /// The model's shape.

@@ -16,6 +16,9 @@ pub struct RunConfig {
     /// Decides initial values, data order and samples.
     #[serde(default)]
     pub seed: u64,
+    /// The directory of a model to go on from, whose shape `model` and `residual` repeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<PathBuf>,
     /// How long and on how much at a time.
     pub train: TrainSection,
     /// The shape of the model.
@@ -173,6 +176,27 @@ impl ModelSection {
             rope_scaling: None,
             sliding_window: None,
             residual: residual.clone(),
+        }
+    }
+}
+
+impl From<&ModelConfig> for ModelSection {
+    fn from(model: &ModelConfig) -> Self {
+        Self {
+            vocab_size: Some(model.vocab_size),
+            d_model: model.d_model,
+            n_layers: model.n_layers,
+            n_heads: model.n_heads,
+            n_kv_heads: Some(model.n_kv_heads),
+            head_dim: Some(model.head_dim),
+            d_ff: Some(model.d_ff),
+            mlp: model.mlp,
+            rope_theta: model.rope_theta,
+            norm_eps: model.norm_eps,
+            qk_norm: model.qk_norm,
+            tie_embeddings: Some(model.tie_embeddings),
+            depth_kv: model.depth_kv,
+            max_seq_len: Some(model.max_seq_len),
         }
     }
 }

@@ -61,6 +61,16 @@ pub enum TrainError {
         /// What to do.
         remedy: &'static str,
     },
+    /// The settings are not those of the model to go on from.
+    #[error("{} has {found}, but the settings say {wanted}; leave [model] and the policy out, they come from the model", path.display())]
+    OtherModel {
+        /// The directory.
+        path: PathBuf,
+        /// What it has.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
     /// The loss or the gradient is not finite.
     #[error("step {step}: the {problem}; parameters are untouched, and {} repeats it; lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\"", dump.display())]
     NotFinite {

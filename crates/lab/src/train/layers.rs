@@ -1,7 +1,8 @@
 //! Settings in layers: a preset, a file, the command line, each on top of the one before.
 
-use super::config::{RunConfig, RunConfigError};
+use super::config::{ModelSection, RunConfig, RunConfigError};
 use super::preset::preset;
+use hadal_model::ModelConfig;
 use hadal_residual::ResidualConfig;
 use std::path::Path;
 use toml::{Table, Value};
@@ -67,6 +68,19 @@ impl Layers {
         })?;
         self.table.insert("residual".into(), value);
         Ok(self)
+    }
+
+    /// Goes on from a model: its shape and policy are put on top, in place of others.
+    pub fn with_model(mut self, from: &Path, model: &ModelConfig) -> Result<Self, RunConfigError> {
+        let malformed = |error: toml::ser::Error| RunConfigError::Malformed {
+            origin: from.display().to_string(),
+            reason: error.to_string(),
+        };
+        let section = Value::try_from(ModelSection::from(model)).map_err(malformed)?;
+        let place = std::path::absolute(from).unwrap_or_else(|_| from.into());
+        self.table.insert("from".into(), Value::String(place.display().to_string()));
+        self.table.insert("model".into(), section);
+        self.with_residual(&model.residual)
     }
 
     /// Chooses the seed.

@@ -16,6 +16,7 @@ mod outcome;
 mod preset;
 mod signals;
 pub(crate) mod skip;
+mod start;
 mod state;
 pub mod tensorboard;
 mod trainer;

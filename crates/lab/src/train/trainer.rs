@@ -12,6 +12,7 @@ use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
 use super::outcome;
 use super::skip::Skipper;
+use super::start;
 use super::state::{self, State};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
@@ -44,8 +45,8 @@ impl Trainer {
         let feed = Feed::open(&config)?;
         let model = model_config(&config, &feed)?;
         feed.verify()?;
+        let mut decoder = start::start(&config, &model, &feed)?;
         let folder = RunFolder::create(out, &config)?;
-        let mut decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
         project(&mut decoder);
         let optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = first_state(&config, &feed);
@@ -62,11 +63,14 @@ impl Trainer {
         let feed = Feed::open(&config)?;
         feed.verify()?;
         let model = model_config(&config, &feed)?;
-        let mut decoder = Decoder::fresh(&model, config.seed, &Device::flex().autodiff())?;
-        project(&mut decoder);
-        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         folder.clear_unfinished()?;
         let last = folder.checkpoints()?.last().map(|&step| folder.checkpoint(step));
+        let mut decoder = match last {
+            Some(_) => start::blank(&config, &model)?,
+            None => start::start(&config, &model, &feed)?,
+        };
+        project(&mut decoder);
+        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = match &last {
             Some(path) => state::read(path)?,
             None => first_state(&config, &feed),
@@ -370,7 +374,10 @@ pub(crate) fn warmth(config: &RunConfig, done: u64) -> f64 {
 /// The model for the data; its vocabulary must hold the data's.
 pub(crate) fn model_config(config: &RunConfig, feed: &Feed) -> Result<ModelConfig, TrainError> {
     let model = config.model.resolve(&config.residual, feed.vocab_size(), feed.seq_len());
-    model.check_fresh()?;
+    match config.from {
+        None => model.check_fresh()?,
+        Some(_) => model.check()?,
+    }
     if model.vocab_size < feed.vocab_size() {
         return Err(FeedError::Unfit(format!(
             "model.vocab_size is {}, but the data has {} tokens",

@@ -227,6 +227,14 @@ impl Tokenizer {
         self.ends.clone()
     }
 
+    /// A token as the vocabulary writes it.
+    pub(crate) fn token(&self, id: u32) -> Option<String> {
+        match &self.kind {
+            Kind::Bytes => None,
+            Kind::HuggingFace(inner) => inner.id_to_token(id),
+        }
+    }
+
     /// Starts decoding ids that arrive one at a time.
     pub fn stream(&self) -> TextStream<'_> {
         TextStream::new(&self.kind)

@@ -1,0 +1,35 @@
+//! Cutting blocks and sub-layers out of models: what each is worth, which could go, the cut itself, and whether the
+//! result is what was promised.
+//!
+//! Everything is measured by leaving parts out of the one pass that there is, so that a plan needs no second model.
+//! See `docs/prune.md` for the scores and their limits.
+
+mod apply;
+mod check;
+mod choose;
+mod error;
+mod file;
+mod gguf;
+mod hugging_face;
+mod map;
+mod measure;
+mod own;
+mod plan;
+mod probes;
+mod scores;
+mod shards;
+mod speed;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+pub use apply::{Manifest, apply};
+pub use check::{Agreement, Check, check};
+pub use choose::{Budget, Method, Options, Score};
+pub use error::PruneError;
+pub use file::{FileHash, Source, SourceKind};
+pub use measure::Cost;
+pub use plan::{Memory, Outcome, Plan, plan, read_plan};
+pub use probes::{ProbeResult, SampleText};
+pub use scores::{PartScore, Scores, score};
+pub use speed::Speed;

@@ -1,0 +1,160 @@
+//! Cutting a directory of ours. The cut model is built and compared with the whole one that leaves the parts out
+//! before anything is written, so that a policy in which depth means more than order cannot be cut by mistake.
+
+use super::error::PruneError;
+use super::map::Renumbering;
+use hadal_model::{Decoder, Device, ModelConfig, Part, Pass, PassError, Tokens, load, save};
+use hadal_residual::ResidualConfig;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Difference of logits, relative to the largest, that rounding can explain.
+const ROUNDING: f32 = 1e-4;
+/// Tokens that the two are compared on.
+const ROWS: usize = 2;
+const LENGTH: usize = 32;
+
+/// Writes config and weights of a cut. Returns whether it computes the same to the bit, or only to rounding.
+pub(super) fn cut(directory: &Path, map: &Renumbering, out: &Path) -> Result<bool, PruneError> {
+    let whole = load(directory, &Device::flex())?.decoder;
+    let (decoder, exact) = cut_model(&whole, map)?;
+    save(&decoder, out)?;
+    Ok(exact)
+}
+
+/// The model without the parts, and whether it computes the same to the bit.
+pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, bool), PruneError> {
+    let residual = whole.config().residual.to_string();
+    let refuse = |reason: String| PruneError::NotWritable { residual: residual.clone(), reason };
+    let absent = absent(map);
+    let mut reference = whole.clone();
+    reference.leave_out(&absent).map_err(|error| match error {
+        PassError::NotAbsent { site, reason } => refuse(format!("the {site} must stay: {reason}")),
+        other => other.into(),
+    })?;
+    let config = cut_config(whole.config(), map).map_err(&refuse)?;
+    config.check()?;
+    let old: HashMap<String, Vec<f32>> = whole.parameters().into_iter().collect();
+    let mut problem = None;
+    let mut stored = |name: &str, shape: &[usize]| {
+        let values = moved(name, &old, map, &config.residual);
+        let fits = values.filter(|values| values.len() == shape.iter().product::<usize>());
+        if fits.is_none() {
+            problem.get_or_insert_with(|| {
+                format!("{name} has no counterpart of its shape in the whole model")
+            });
+        }
+        fits
+    };
+    let decoder = Decoder::stored(&config, &mut stored, &Device::flex())?;
+    if let Some(problem) = problem {
+        return Err(refuse(problem));
+    }
+    let difference = difference(&reference, &decoder)?;
+    if difference > ROUNDING {
+        return Err(refuse(format!(
+            "numbers of this policy depend on where in depth they stand, and its logits would move by {difference:.1e} of \
+             the largest"
+        )));
+    }
+    Ok((decoder, difference == 0.0))
+}
+
+fn absent(map: &Renumbering) -> Vec<hadal_residual::Site> {
+    let gone = (0..map.blocks()).filter(|&block| !map.stays(block)).map(Part::Block);
+    Part::all_sites(&gone.chain(map.silent().iter().copied()).collect::<Vec<_>>())
+}
+
+/// The config of what is left. Settings of the policy with a value for each block or sub-layer are cut with them.
+fn cut_config(config: &ModelConfig, map: &Renumbering) -> Result<ModelConfig, String> {
+    let mut json = serde_json::to_value(config).map_err(|error| error.to_string())?;
+    let fields = json.as_object_mut().into_iter().flatten();
+    for (key, value) in fields {
+        match key.as_str() {
+            "n_layers" => *value = map.kept().len().into(),
+            "residual" => {
+                value
+                    .as_object_mut()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|(_, value)| cut_list(value, map));
+            }
+            _ => cut_list(value, map),
+        }
+    }
+    serde_json::from_value(json).map_err(|error| error.to_string())
+}
+
+fn cut_list(value: &mut Value, map: &Renumbering) {
+    let Value::Array(list) = value else { return };
+    let each = match list.len() {
+        length if length == 2 * map.blocks() => 2,
+        length if length == map.blocks() => 1,
+        _ => return,
+    };
+    let mut index = 0..;
+    list.retain(|_| index.next().is_some_and(|index: usize| map.stays(index / each)));
+}
+
+/// What a parameter of the cut model was in the whole one.
+fn moved(
+    name: &str,
+    old: &HashMap<String, Vec<f32>>,
+    map: &Renumbering,
+    residual: &ResidualConfig,
+) -> Option<Vec<f32>> {
+    let words: Vec<&str> = name.split('.').collect();
+    let number = words.get(1).and_then(|word| word.parse::<usize>().ok());
+    match (words.as_slice(), number) {
+        (["layers", _, rest @ ..], Some(block)) => {
+            let was = *map.kept().get(block)?;
+            let rest = rest.join(".");
+            let mut values = old.get(&format!("layers.{was}.{rest}"))?.clone();
+            let output = match rest.as_str() {
+                "attn.o.weight" => Some(Part::Attention(was)),
+                "mlp.down.weight" => Some(Part::Mlp(was)),
+                _ => None,
+            };
+            if output.is_some_and(|part| map.silences(part)) {
+                values.fill(0.0);
+            }
+            // lns scales by a block's number, which has changed; the gain takes the difference.
+            if matches!(residual, ResidualConfig::LayerNormScaling(_))
+                && rest.ends_with("_norm.weight")
+                && !rest.starts_with("attn.")
+            {
+                let scale = ((block + 1) as f64 / (was + 1) as f64).sqrt();
+                values.iter_mut().for_each(|value| *value = (f64::from(*value) * scale) as f32);
+            }
+            Some(values)
+        }
+        (["residual", _, rest @ ..], Some(site)) => {
+            let was = 2 * *map.kept().get(site / 2)? + site % 2;
+            old.get(&format!("residual.{was}.{}", rest.join("."))).cloned()
+        }
+        _ => old.get(name).cloned(),
+    }
+}
+
+/// The largest difference of logits, relative to the largest logit.
+fn difference(a: &Decoder, b: &Decoder) -> Result<f32, PassError> {
+    let config = a.config();
+    let length = LENGTH.min(config.max_seq_len);
+    // Any tokens will do, as long as they differ.
+    let id = |i: usize| ((i * i * 31 + 17 * i + 5) % config.vocab_size) as u32;
+    let Some(tokens) = Tokens::rows((0..ROWS * length).map(id).collect(), ROWS) else {
+        return Err(PassError::Empty);
+    };
+    let logits = |decoder: &Decoder| -> Result<Vec<f32>, PassError> {
+        Ok(decoder.logits(&tokens, Pass::default())?.try_into_vec_as().unwrap_or_default())
+    };
+    let (a, b) = (logits(a)?, logits(b)?);
+    let largest = a.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
+    let apart = a.iter().zip(&b).fold(0f32, |most, (x, y)| {
+        // What is not a number must not pass for equal.
+        if x == y { most } else { most.max((x - y).abs().max(f32::MIN_POSITIVE)) }
+    });
+    let broken = a.iter().chain(&b).any(|value| !value.is_finite());
+    Ok(if broken { f32::INFINITY } else { apart / largest })
+}

@@ -1,0 +1,268 @@
+//! The tokenizer as llama.cpp stores it: tokens, their kinds, and merges or scores.
+
+use super::{ExportError, Model, io_error};
+use hadal_gguf::Metadata;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+/// llama.cpp's kinds of tokens.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+/// How words are cut before merging. llama.cpp knows ways by name, files spell them out.
+const SPLITS: [(&str, &str); 2] = [
+    (
+        "llama-bpe",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    (
+        "qwen2",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+];
+
+/// A tokenizer for llama.cpp.
+pub(super) struct Vocabulary {
+    kind: Kind,
+    tokens: Vec<String>,
+    types: Vec<i32>,
+    add_begin: bool,
+    pub(super) notes: Vec<String>,
+}
+
+enum Kind {
+    /// Byte-level BPE: merges in order, and how words are cut before.
+    Bytes { merges: Vec<String>, pre: &'static str },
+    /// SentencePiece: what is merged first has the higher score.
+    Pieces { scores: Vec<f32>, space_prefix: bool },
+}
+
+impl Vocabulary {
+    /// Reads `tokenizer.json`; models without one read bytes.
+    pub(super) fn of(model: &Model, file: &Path) -> Result<Self, ExportError> {
+        let size = model.config.vocab_size;
+        let mut found = if file.is_file() {
+            Self::from_file(model, file)?
+        } else if model.tokenizer.is_some() {
+            Self::of_bytes(size)
+        } else {
+            let reason =
+                "it is missing, and llama.cpp loads no model without one; copy the model's there";
+            return Err(ExportError::Vocabulary { path: file.into(), reason: reason.into() });
+        };
+        if found.tokens.len() > size {
+            let reason = format!(
+                "it has {} tokens, but the model's vocabulary has {size}",
+                found.tokens.len()
+            );
+            return Err(ExportError::Vocabulary { path: file.into(), reason });
+        }
+        // Tables are often padded for speed. llama.cpp counts rows by tokens, so the padding has names.
+        for id in found.tokens.len()..size {
+            found.tokens.push(format!("[PAD{id}]"));
+            found.types.push(UNUSED);
+            if let Kind::Pieces { scores, .. } = &mut found.kind {
+                scores.push(0.0);
+            }
+        }
+        Ok(found)
+    }
+
+    fn of_bytes(size: usize) -> Self {
+        let mut tokens: Vec<String> = (0..=255).map(|byte| byte_symbol(byte).to_string()).collect();
+        let mut types = vec![NORMAL; tokens.len()];
+        if size > tokens.len() {
+            tokens.push("<|endoftext|>".into());
+            types.push(CONTROL);
+        }
+        let kind = Kind::Bytes { merges: Vec::new(), pre: "gpt-2" };
+        Self { kind, tokens, types, add_begin: false, notes: Vec::new() }
+    }
+
+    fn from_file(model: &Model, file: &Path) -> Result<Self, ExportError> {
+        let wrong =
+            |reason: &str| ExportError::Vocabulary { path: file.into(), reason: reason.into() };
+        let text = fs::read_to_string(file).map_err(io_error("read", file))?;
+        let json: Value = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
+        let bpe = &json["model"];
+        let vocabulary =
+            bpe["vocab"].as_object().filter(|_| bpe["type"] == "BPE").ok_or_else(|| {
+                wrong("llama.cpp's tokenizers are made of merges; only BPE can be exported")
+            })?;
+        let added = json["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let largest = vocabulary.values().chain(added.iter().map(|token| &token["id"]));
+        let count = largest.filter_map(Value::as_u64).max().map_or(0, |id| id as usize + 1);
+        if count > model.config.vocab_size {
+            return Err(wrong(&format!(
+                "it has {count} tokens, but the model's vocabulary has {}",
+                model.config.vocab_size
+            )));
+        }
+        let mut tokens: Vec<String> = (0..count).map(|id| format!("[PAD{id}]")).collect();
+        let mut types = vec![UNUSED; count];
+        for (token, id) in vocabulary {
+            let Some(id) = id.as_u64() else { continue };
+            tokens[id as usize].clone_from(token);
+            types[id as usize] = NORMAL;
+        }
+        for token in added {
+            let (Some(id), Some(content)) = (token["id"].as_u64(), token["content"].as_str())
+            else {
+                continue;
+            };
+            tokens[id as usize] = content.into();
+            types[id as usize] = if token["special"] == true { CONTROL } else { USER_DEFINED };
+        }
+        let merges = merges(&bpe["merges"]);
+        let kind = if bpe["byte_fallback"] == true {
+            for (token, kind) in tokens.iter().zip(&mut types) {
+                if bpe["unk_token"] == token.as_str() {
+                    *kind = UNKNOWN;
+                } else if token.len() == 6 && token.starts_with("<0x") && token.ends_with('>') {
+                    *kind = BYTE;
+                }
+            }
+            let space_prefix = json["normalizer"].to_string().contains("Prepend");
+            Kind::Pieces { scores: scores(&tokens, &merges), space_prefix }
+        } else {
+            let pre = pre_tokenizer(&json["pre_tokenizer"]).ok_or_else(|| {
+                wrong(&format!(
+                    "its pre_tokenizer {} is none that llama.cpp knows by name",
+                    json["pre_tokenizer"]
+                ))
+            })?;
+            let merges = merges.iter().map(|[left, right]| format!("{left} {right}")).collect();
+            Kind::Bytes { merges, pre }
+        };
+        let first = model.tokenizer.as_ref().and_then(|t| t.encode("a").ok()?.first().copied());
+        let add_begin = model.begin.is_some() && first == model.begin;
+        Ok(Self { kind, tokens, types, add_begin, notes: Vec::new() })
+    }
+
+    pub(super) fn write(&self, model: &Model, metadata: &mut Metadata) {
+        match &self.kind {
+            Kind::Bytes { merges, pre } => {
+                metadata.set("tokenizer.ggml.model", "gpt2");
+                metadata.set("tokenizer.ggml.pre", *pre);
+                metadata.set("tokenizer.ggml.merges", merges.clone());
+            }
+            Kind::Pieces { scores, space_prefix } => {
+                metadata.set("tokenizer.ggml.model", "llama");
+                metadata.set("tokenizer.ggml.pre", "default");
+                metadata.set("tokenizer.ggml.scores", scores.clone());
+                metadata.set("tokenizer.ggml.add_space_prefix", *space_prefix);
+            }
+        }
+        metadata.set("tokenizer.ggml.tokens", self.tokens.clone());
+        metadata.set("tokenizer.ggml.token_type", self.types.clone());
+        if let Some(begin) = model.begin {
+            metadata.set("tokenizer.ggml.bos_token_id", begin);
+        }
+        if let Some(&end) = model.ends.first() {
+            metadata.set("tokenizer.ggml.eos_token_id", end);
+        }
+        let unknown = self.types.iter().position(|&kind| kind == UNKNOWN);
+        if let Some(unknown) = unknown.and_then(|id| u32::try_from(id).ok()) {
+            metadata.set("tokenizer.ggml.unknown_token_id", unknown);
+        }
+        metadata.set("tokenizer.ggml.add_bos_token", self.add_begin);
+        metadata.set("tokenizer.ggml.add_eos_token", false);
+    }
+}
+
+/// Pairs, which older files write as one text.
+fn merges(json: &Value) -> Vec<[String; 2]> {
+    let pair = |merge: &Value| match merge {
+        Value::String(text) => text.split_once(' ').map(|(a, b)| [a.to_owned(), b.to_owned()]),
+        merge => Some([merge[0].as_str()?.to_owned(), merge[1].as_str()?.to_owned()]),
+    };
+    json.as_array().into_iter().flatten().filter_map(pair).collect()
+}
+
+/// The earlier the merge that makes a piece, the higher its score.
+fn scores(tokens: &[String], merges: &[[String; 2]]) -> Vec<f32> {
+    let mut ranks = HashMap::new();
+    for (rank, [left, right]) in merges.iter().enumerate() {
+        ranks.entry(format!("{left}{right}")).or_insert(rank);
+    }
+    let score = |token: &String| ranks.get(token).map_or(0.0, |&rank| -(rank as f32));
+    tokens.iter().map(score).collect()
+}
+
+/// llama.cpp's name for how words are cut.
+fn pre_tokenizer(json: &Value) -> Option<&'static str> {
+    let steps = match json["type"].as_str()? {
+        "Sequence" => json["pretokenizers"].as_array()?.iter().collect(),
+        _ => vec![json],
+    };
+    let byte_level = |step: &Value| step["type"] == "ByteLevel" && step["add_prefix_space"] != true;
+    let (last, before) = steps.split_last()?;
+    if !byte_level(last) {
+        return None;
+    }
+    // Its own pattern is GPT-2's, and it is used unless the file says otherwise.
+    let own_pattern = last["use_regex"] != false;
+    match before {
+        [] if own_pattern => Some("gpt-2"),
+        [digits]
+            if own_pattern && digits["type"] == "Digits" && digits["individual_digits"] == true =>
+        {
+            Some("smollm")
+        }
+        [split] if !own_pattern && split["type"] == "Split" => {
+            let pattern = split["pattern"]["Regex"].as_str()?;
+            SPLITS.iter().find(|(_, known)| *known == pattern).map(|(name, _)| *name)
+        }
+        _ => None,
+    }
+}
+
+/// GPT-2's letter for a byte: itself if it can be seen, or else the next one from U+0100 on.
+fn byte_symbol(byte: u8) -> char {
+    let visible = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    if visible(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|&other| !visible(other)).count() as u32;
+    char::from_u32(256 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_byte_has_a_letter_of_its_own() {
+        assert_eq!((byte_symbol(b'A'), byte_symbol(b' '), byte_symbol(b'\n')), ('A', 'Ġ', 'Ċ'));
+        let all: HashSet<char> = (0..=255).map(byte_symbol).collect();
+        assert_eq!(all.len(), 256);
+    }
+
+    #[test]
+    fn only_ways_of_cutting_that_have_a_name_are_exported() {
+        let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
+        assert_eq!(pre_tokenizer(&byte_level), Some("gpt-2"));
+        let digits = json!({"type": "Digits", "individual_digits": true});
+        let both = json!({"type": "Sequence", "pretokenizers": [digits, byte_level]});
+        assert_eq!(pre_tokenizer(&both), Some("smollm"));
+        let prefix = json!({"type": "ByteLevel", "add_prefix_space": true});
+        assert_eq!(pre_tokenizer(&prefix), None);
+        assert_eq!(pre_tokenizer(&json!({"type": "Whitespace"})), None);
+        assert_eq!(pre_tokenizer(&Value::Null), None);
+    }
+
+    #[test]
+    fn earlier_merges_have_higher_scores() {
+        let merges = merges(&json!([["a", "b"], "ab c", ["x", "y"]]));
+        let tokens = ["a", "ab", "abc", "xy"].map(String::from);
+        assert_eq!(scores(&tokens, &merges), [0.0, 0.0, -1.0, -2.0]);
+    }
+}
