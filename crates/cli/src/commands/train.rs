@@ -9,7 +9,7 @@ use hadal_lab::train::{
     DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, RunConfigError,
     StepReport, TrainError, Trainer, estimate, for_depth,
 };
-use hadal_model::{ModelCost, read_config};
+use hadal_model::read_config;
 use hadal_residual::ResidualConfig;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};

@@ -16,7 +16,7 @@ use super::start;
 use super::state::{self, State};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
-use hadal_model::{CheckpointError, Decoder, Device, ModelConfig, Tally, save};
+use hadal_model::{CheckpointError, Decoder, ModelConfig, Tally, save};
 use hadal_residual::{Conduct, ResidualConfig};
 use serde_json::json;
 use std::collections::BTreeMap;
