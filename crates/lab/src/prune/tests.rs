@@ -18,6 +18,10 @@ use tempfile::TempDir;
 
 fn config(residual: &str, blocks: usize) -> ModelConfig {
     ModelConfig {
+        attention_bias: None,
+        mlp_bias: false,
+        rope_scaling: None,
+        sliding_window: None,
         model_type: "hadal".into(),
         vocab_size: 19,
         d_model: 16,

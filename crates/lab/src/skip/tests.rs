@@ -12,6 +12,10 @@ use std::fs;
 
 fn config(residual: &str) -> ModelConfig {
     ModelConfig {
+        attention_bias: None,
+        mlp_bias: false,
+        rope_scaling: None,
+        sliding_window: None,
         model_type: "hadal".into(),
         vocab_size: 499,
         d_model: 16,

@@ -55,7 +55,7 @@ mod tests {
     /// A thousand tokens, of which so many ran each sub-layer.
     fn tally(ran: [u64; 3]) -> Tally {
         let sites = ran.map(|ran| SiteTally { ran, ..SiteTally::default() }).to_vec();
-        Tally { tokens: 1000, context: 0, sites }
+        Tally { tokens: 1000, sites }
     }
 
     fn after(guard: &mut Guard, ran: [u64; 3], steps: u64) -> Vec<f32> {
