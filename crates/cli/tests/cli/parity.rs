@@ -209,9 +209,9 @@ fn a_file_of_another_model_is_named() {
     for (name, reasons) in [
         (
             CONFIG,
-            ["model.safetensors does not fit its config.json", "missing: residual.log_gain [1]"],
+            ["model.safetensors does not fit its config", "missing: residual.log_gain [1]"],
         ),
-        (WEIGHTS, ["model.safetensors does not fit its config.json", "missing: residual.1.pool"]),
+        (WEIGHTS, ["model.safetensors does not fit its config", "missing: residual.1.pool"]),
         (TRACE, ["trace.safetensors", "`grad.head.weight`"]),
     ] {
         let copy = copy_of(&golden("mgr-competitive"));
