@@ -55,6 +55,6 @@ fn settings_of_another_model_are_refused() {
     refused(&["model.n_layers=3"]).refused(2, &["n_layers 2", "the settings say 3"]);
     refused(&["data.generated.length=500"]).refused(2, &["max_seq_len"]);
     let missing = directory.path().join("missing");
-    finish(&mut healing(&missing, &out, &[])).refused(2, &["missing", "config.json"]);
+    finish(&mut healing(&missing, &out, &[])).refused(2, &["--from", "missing"]);
     assert!(!out.exists());
 }

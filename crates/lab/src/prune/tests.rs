@@ -95,9 +95,10 @@ fn chosen(decoder: &Decoder, options: &Options) -> Vec<Part> {
     choose(&scores(decoder), options, &mut evaluate).unwrap()
 }
 
+/// By KL: a model that learned nothing may well have a lower loss without a block.
 fn blocks(count: usize) -> Options {
     let budget = Budget { blocks: Some(count), ..Budget::default() };
-    Options { budget, protect: Vec::new(), ..Options::default() }
+    Options { budget, score: Score::Kl, protect: Vec::new(), ..Options::default() }
 }
 
 fn logits(decoder: &Decoder) -> Vec<f32> {
@@ -116,7 +117,7 @@ fn stories() -> PathBuf {
 
 fn every_way() -> Vec<Options> {
     let mut ways = Vec::new();
-    for score in Score::ALL {
+    for score in [Score::Distance, Score::Influence, Score::Kl] {
         for method in [Method::OneShot, Method::Greedy] {
             for contiguous in [false, true] {
                 let way = Options { score, method, contiguous, ..blocks(1) };
@@ -174,7 +175,9 @@ fn planted_damage_raises_every_score_and_protects_the_block() {
     let (before, after) = (calm.of(Part::Block(3)).unwrap(), damaged.of(Part::Block(3)).unwrap());
     assert!(after.distance > before.distance && after.influence > before.influence);
     assert!(after.kl > before.kl);
-    for way in every_way().iter().filter(|way| way.score != Score::Loss) {
+    // A run of blocks that began at the end can only grow towards the damage.
+    let forced = |way: &Options| way.contiguous && way.method == Method::Greedy;
+    for way in every_way().iter().filter(|way| !forced(way)) {
         let four = Options { budget: Budget { blocks: Some(4), ..way.budget }, ..way.clone() };
         let four = if way.contiguous {
             Options { budget: Budget { blocks: Some(3), ..way.budget }, ..four }
@@ -245,7 +248,9 @@ fn massive_activations_do_not_overflow_the_scores() {
     }
 }
 
+/// `--nocapture` shows the gap, which is worth knowing and nothing to depend on.
 #[test]
+#[allow(clippy::print_stdout)]
 fn greedy_comes_close_to_the_best_of_all_subsets() {
     let decoder = model(&config("prenorm", 8), scaled(&[0, 1, 2, 3, 4, 5, 6, 7], 0.5));
     let data = [batch(4, 9)];
@@ -305,11 +310,11 @@ fn ends_are_protected_unless_told_otherwise() {
 fn budgets_hold_or_are_refused() {
     let decoder = model(&config("prenorm", 6), scaled(&[2, 4], 0.0));
     let budget = |budget| Options { budget, ..blocks(0) };
-    let limited = budget(Budget { max_perplexity_rise: Some(1e-3), ..Budget::default() });
+    let limited = budget(Budget { max_kl: Some(1e-6), ..Budget::default() });
     for method in [Method::Greedy, Method::OneShot] {
         let mut found = chosen(&decoder, &Options { method, ..limited.clone() });
         found.sort();
-        assert!(found.starts_with(&[Part::Block(2), Part::Block(4)]), "{found:?}");
+        assert_eq!(found, [Part::Block(2), Part::Block(4)]);
     }
     let share = budget(Budget { percent: Some(49.9), ..Budget::default() });
     assert_eq!(chosen(&decoder, &share).len(), 2);
@@ -373,9 +378,14 @@ fn a_cut_is_written_only_where_it_computes_the_same() {
     };
     let whole = outcomes(&[Part::Block(4), Part::Block(3)]);
     assert_eq!(of(&whole, "rounded"), ["lns"]);
-    assert_eq!(of(&whole, "refused"), ["deepnorm"], "{whole:?}");
+    assert_eq!(of(&whole, "refused"), ["deepnorm", "denseformer", "siamese"], "{whole:?}");
+    // A half that returns zero is one that is absent where streams are sums, and nowhere else.
     let halves = outcomes(&[Part::Mlp(4)]);
-    assert_eq!(of(&halves, "exact"), ["prenorm", "lns"], "{halves:?}");
+    for (kind, expected) in
+        [("prenorm", "exact"), ("lns", "exact"), ("postnorm", "refused"), ("mgr", "refused")]
+    {
+        assert!(halves.contains(&(kind, expected)), "{kind}: {halves:?}");
+    }
 }
 
 #[test]
@@ -559,7 +569,12 @@ fn a_plan_tells_what_it_measured_and_refuses_another_model() {
     assert!(found.speed.prefill > 0.0 && found.speed.decode_tokens_per_second > 0.0);
     let file = place.path().join("plan.json");
     found.write(&file).unwrap();
-    assert_eq!(read_plan(&file).unwrap(), found);
+    // Numbers lose a last bit in JSON; what is done with a plan does not depend on it.
+    let back = read_plan(&file).unwrap();
+    assert_eq!(
+        (&back.remove, &back.source, &back.kept),
+        (&found.remove, &found.source, &found.kept)
+    );
 
     let out = place.path().join("cut");
     let manifest = apply(&found.source.path, &found.remove, Some(&found), &out, "test").unwrap();
