@@ -172,8 +172,8 @@ mod tests {
     fn blocks(seen: &[u32]) -> Vec<(Range<usize>, usize)> {
         let places = Places { first: 0, positions: seen };
         let first = &vec![0; seen.len()];
-        let blocks = Part { token: 0, queries: places, keys: places, seen, first }.blocks();
-        blocks.map(|(block, keys)| (block, keys.end)).collect()
+        let part = Part { token: 0, queries: places, keys: places, seen, first };
+        part.blocks().map(|(block, keys)| (block, keys.end)).collect()
     }
 
     fn shape(time: usize, window: Option<u32>) -> Shape<'static> {
