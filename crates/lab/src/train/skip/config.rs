@@ -16,8 +16,9 @@ pub struct SkipConfig {
     /// What happens to the gates of those who run.
     #[serde(default)]
     pub gate: SkipGate,
-    /// Last share of the steps, over which a continuous gate becomes a hard one; 0 leaves it continuous.
-    #[serde(default = "tenth")]
+    /// Last share of the steps, over which a continuous gate becomes a hard one; 0 leaves it continuous, and the
+    /// finished model runs with it.
+    #[serde(default)]
     pub harden: f64,
     /// What becomes of the keys of tokens that skip an attention.
     #[serde(default)]
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(RunConfig::parse(&text, "test").unwrap(), config);
         let skip = config.skip.unwrap();
         assert_eq!((skip.per, skip.gate, skip.kv), Default::default());
-        assert_eq!((skip.rate, skip.harden, skip.ramp, skip.protect), (0.25, 0.1, 0.1, 0.1));
+        assert_eq!((skip.rate, skip.harden, skip.ramp, skip.protect), (0.25, 0.0, 0.1, 0.1));
         assert_eq!((skip.ema, skip.guard_share, skip.guard_steps), (0.9, 0.01, 100));
         let plain = toml::to_string(&with("nag", &[]).unwrap()).unwrap();
         assert!(!plain.contains("skip"), "{plain}");

@@ -66,10 +66,10 @@ mod tests {
 
     #[test]
     fn a_continuous_gate_hardens_at_the_end_alone() {
-        let course = Course::new(&config(0.4), 100);
+        let course = Course::new(&SkipConfig { harden: 0.1, ..config(0.4) }, 100);
         let shrinks = [0, 90, 95, 99, 100].map(|step| course.shrink(step));
         assert_eq!(shrinks, [1.0, 1.0, 0.5, 0.1, 0.0]);
-        let soft = Course::new(&SkipConfig { harden: 0.0, ..config(0.4) }, 100);
+        let soft = Course::new(&config(0.4), 100);
         assert_eq!([0, 100].map(|step| soft.shrink(step)), [1.0, 1.0]);
         let hard = Course::new(&SkipConfig { gate: SkipGate::Hard, ..config(0.4) }, 100);
         assert_eq!([0, 100].map(|step| hard.shrink(step)), [0.0, 0.0]);
