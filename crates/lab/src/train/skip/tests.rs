@@ -50,8 +50,9 @@ fn at_the_start_nobody_skips_and_a_little_more_skips_somebody() {
 }
 
 #[test]
-fn a_course_begins_densely_and_carefully_and_ends_with_the_hard_rule() {
-    let (_, _, skipper, state) = begun("nag", &["train.steps=100", "skip.kv=drop"]);
+fn a_course_begins_densely_and_carefully_and_can_end_with_the_hard_rule() {
+    let settings = ["train.steps=100", "skip.kv=drop", "skip.harden=0.1"];
+    let (_, _, skipper, state) = begun("nag", &settings);
     assert_eq!(skipper.skipping(&state, 0, 1.0), None);
     let early = skipper.skipping(&state, 1, 0.5).unwrap();
     let Thresholds::PerSite(each) = &early.thresholds else { panic!("{early:?}") };
