@@ -69,46 +69,67 @@ pub fn mix_heads(
     rope: &RopeTables,
 ) -> Tensor<3> {
     let [batch, time, _] = joined.dims();
-    let operation = MixHeads {
-        batch,
-        time,
-        shape,
-        rope: rope.clone(),
-        eps: norms.as_ref().map(|norms| norms.eps as f32),
-        slots: slots.as_ref().map_or(0, |slots| slots.keys.dims()[2]),
-    };
-    let mut inputs: Vec<Input> = vec![joined.into()];
-    if let Some(slots) = slots {
-        inputs.extend([slots.keys.into(), slots.values.into()]);
-    }
-    if let Some(norms) = norms {
-        inputs.extend([norms.query.into(), norms.key.into()]);
-    }
-    run(operation, inputs)
+    let (mixing, inputs) = Mixing::prepare(vec![joined.into()], time, norms, slots, shape, rope);
+    run(MixHeads { batch, mixing }, inputs)
 }
 
-/// Inputs are the joined projections, then slots if there are any, then gains if there are any.
+/// An attention whose inputs are projections, then slots if there are any, then gains if there are any.
 #[derive(Debug)]
-struct MixHeads {
-    batch: usize,
+pub(crate) struct Mixing {
     time: usize,
     shape: AttentionShape,
     rope: RopeTables,
     eps: Option<f32>,
     slots: usize,
+    /// Inputs that are projections.
+    projections: usize,
 }
 
-impl MixHeads {
-    fn slots<'a>(&self, inputs: &'a [Rows]) -> Slots<'a> {
-        match self.slots {
-            0 => Slots::default(),
-            count => Slots { count, keys: inputs[1].values(), values: inputs[2].values() },
+impl Mixing {
+    pub(crate) fn prepare(
+        projections: Vec<Input>,
+        time: usize,
+        norms: Option<HeadGains>,
+        slots: Option<DepthSlots>,
+        shape: AttentionShape,
+        rope: &RopeTables,
+    ) -> (Self, Vec<Input>) {
+        let mixing = Self {
+            time,
+            shape,
+            rope: rope.clone(),
+            eps: norms.as_ref().map(|norms| norms.eps as f32),
+            slots: slots.as_ref().map_or(0, |slots| slots.keys.dims()[2]),
+            projections: projections.len(),
+        };
+        let mut inputs = projections;
+        if let Some(slots) = slots {
+            inputs.extend([slots.keys.into(), slots.values.into()]);
+        }
+        if let Some(norms) = norms {
+            inputs.extend([norms.query.into(), norms.key.into()]);
+        }
+        (mixing, inputs)
+    }
+
+    /// Width of the mixed values.
+    pub(crate) fn width(&self) -> usize {
+        self.shape.heads * self.shape.head_dim
+    }
+
+    pub(crate) fn slots<'a>(&self, inputs: &'a [Rows]) -> Slots<'a> {
+        let [keys, values] = [0, 1].map(|i| inputs.get(self.projections + i));
+        match (self.slots, keys, values) {
+            (count @ 1.., Some(keys), Some(values)) => {
+                Slots { count, keys: keys.values(), values: values.values() }
+            }
+            _ => Slots::default(),
         }
     }
 
-    fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
+    pub(crate) fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
         let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
-        let gains = if self.slots > 0 { 3 } else { 1 };
+        let gains = self.projections + if self.slots > 0 { 2 } else { 0 };
         let norms = self.eps.map(|eps| HeadNorms {
             query: inputs[gains].values(),
             key: inputs[gains + 1].values(),
@@ -117,25 +138,45 @@ impl MixHeads {
         let (cos, sin) = (&self.rope.cos, &self.rope.sin);
         Shape { time: self.time, heads, kv_heads, head_dim, cos, sin, norms, window }
     }
+
+    /// Gradients in the order of the inputs.
+    pub(crate) fn gradients(
+        &self,
+        mut projections: Vec<Vec<f32>>,
+        slots: [Vec<f32>; 2],
+        gains: [Vec<f32>; 2],
+    ) -> Vec<Vec<f32>> {
+        if self.slots > 0 {
+            projections.extend(slots);
+        }
+        projections.extend(gains);
+        projections
+    }
+}
+
+#[derive(Debug)]
+struct MixHeads {
+    batch: usize,
+    mixing: Mixing,
 }
 
 impl Operation for MixHeads {
     fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
-        let out = forward(inputs[0].values(), &self.shape(inputs), &self.slots(inputs));
+        let Self { batch, mixing } = self;
+        let out = forward(inputs[0].values(), &mixing.shape(inputs), &mixing.slots(inputs));
         let saved = if keep { vec![out.mixed.clone(), out.log_sums] } else { Vec::new() };
-        let shape = vec![self.batch, self.time, self.shape.heads * self.shape.head_dim];
+        let shape = vec![*batch, mixing.time, mixing.width()];
         Output { values: out.mixed, shape, saved }
     }
 
     fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
-        let (shape, slots) = (self.shape(inputs), self.slots(inputs));
+        let (shape, slots) = (self.mixing.shape(inputs), self.mixing.slots(inputs));
         let joined = inputs[0].values();
         let gradient = backward(d.values(), joined, &saved[0], &saved[1], &shape, &slots);
-        let mut parts = vec![gradient.joined];
-        if self.slots > 0 {
-            parts.extend([gradient.slot_keys, gradient.slot_values]);
-        }
-        parts.extend([gradient.query_gain, gradient.key_gain]);
-        parts
+        self.mixing.gradients(
+            vec![gradient.joined],
+            [gradient.slot_keys, gradient.slot_values],
+            [gradient.query_gain, gradient.key_gain],
+        )
     }
 }

@@ -3,11 +3,11 @@
 use crate::attention::{
     Attention, AttentionShape, AttentionWeights, HeadGains, RopeTables, prepare,
 };
-use crate::bridge::{Input, Operation, Output, run};
-use crate::heads::DepthSlots;
+use crate::bridge::{Operation, Output, run};
+use crate::heads::{DepthSlots, Mixing};
 use crate::seen::SeenTokens;
 use burn::tensor::Tensor;
-use hadal_cpu::attention::{HeadNorms, Shape, Slots, backward_routed, forward_routed};
+use hadal_cpu::attention::{Slots, backward_routed, forward_routed};
 use hadal_cpu::linear;
 use hadal_cpu::{Route, Rows};
 
@@ -201,69 +201,32 @@ pub fn mix_routed_heads(
     rope: &RopeTables,
     route: &Route,
 ) -> Tensor<3> {
-    let operation = MixRouted {
-        time: key_values.dims()[1],
-        shape,
-        rope: rope.clone(),
-        eps: norms.as_ref().map(|norms| norms.eps as f32),
-        slots: slots.as_ref().map_or(0, |slots| slots.keys.dims()[2]),
-        route: route.clone(),
-    };
-    let mut inputs: Vec<Input> = vec![queries.into(), key_values.into()];
-    if let Some(slots) = slots {
-        inputs.extend([slots.keys.into(), slots.values.into()]);
-    }
-    if let Some(norms) = norms {
-        inputs.extend([norms.query.into(), norms.key.into()]);
-    }
-    run(operation, inputs)
+    let time = key_values.dims()[1];
+    let projections = vec![queries.into(), key_values.into()];
+    let (mixing, inputs) = Mixing::prepare(projections, time, norms, slots, shape, rope);
+    run(MixRouted { mixing, route: route.clone() }, inputs)
 }
 
-/// Inputs are queries, keys with values, then slots if there are any, then gains if there are any.
+/// The projections are queries, and keys with values.
 #[derive(Debug)]
 struct MixRouted {
-    time: usize,
-    shape: AttentionShape,
-    rope: RopeTables,
-    eps: Option<f32>,
-    slots: usize,
+    mixing: Mixing,
     route: Route,
-}
-
-impl MixRouted {
-    fn slots<'a>(&self, inputs: &'a [Rows]) -> Slots<'a> {
-        match self.slots {
-            0 => Slots::default(),
-            count => Slots { count, keys: inputs[2].values(), values: inputs[3].values() },
-        }
-    }
-
-    fn shape<'a>(&'a self, inputs: &'a [Rows]) -> Shape<'a> {
-        let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
-        let gains = if self.slots > 0 { 4 } else { 2 };
-        let norms = self.eps.map(|eps| HeadNorms {
-            query: inputs[gains].values(),
-            key: inputs[gains + 1].values(),
-            eps,
-        });
-        let (cos, sin) = (&self.rope.cos, &self.rope.sin);
-        Shape { time: self.time, heads, kv_heads, head_dim, cos, sin, norms, window }
-    }
 }
 
 impl Operation for MixRouted {
     fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
         let [queries, key_values] = [0, 1].map(|i| inputs[i].values());
-        let (shape, slots) = (self.shape(inputs), self.slots(inputs));
+        let (shape, slots) = (self.mixing.shape(inputs), self.mixing.slots(inputs));
         let out = forward_routed(queries, key_values, &shape, &slots, &self.route, Keys::All);
         let saved = if keep { vec![out.mixed.clone(), out.log_sums] } else { Vec::new() };
-        let shape = vec![1, self.route.len(), self.shape.heads * self.shape.head_dim];
+        let shape = vec![1, self.route.len(), self.mixing.width()];
         Output { values: out.mixed, shape, saved }
     }
 
     fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let [queries, key_values] = [0, 1].map(|i| inputs[i].values());
-        let (shape, slots) = (self.shape(inputs), self.slots(inputs));
+        let (shape, slots) = (self.mixing.shape(inputs), self.mixing.slots(inputs));
         let gradient = backward_routed(
             d.values(),
             queries,
@@ -275,11 +238,10 @@ impl Operation for MixRouted {
             &self.route,
             Keys::All,
         );
-        let mut parts = vec![gradient.queries, gradient.key_values];
-        if self.slots > 0 {
-            parts.extend([gradient.slot_keys, gradient.slot_values]);
-        }
-        parts.extend([gradient.query_gain, gradient.key_gain]);
-        parts
+        self.mixing.gradients(
+            vec![gradient.queries, gradient.key_values],
+            [gradient.slot_keys, gradient.slot_values],
+            [gradient.query_gain, gradient.key_gain],
+        )
     }
 }
