@@ -102,7 +102,9 @@ def make(out, name, seed):
     shutil.rmtree(directory, ignore_errors=True)
     model.save_pretrained(directory, max_shard_size=storage.get("shard", "5GB"))
     with torch.no_grad():
-        logits = model.float()(torch.tensor([TOKENS])).logits[0]
+        # As stored, computed in f32; a model turned to f32 would keep rotations of the narrow type.
+        stored = model_class.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+        logits = stored(torch.tensor([TOKENS])).logits[0]
     assert logits.isfinite().all()
     tokens = torch.tensor(TOKENS, dtype=torch.int32)
     save_file({"input_ids": tokens, "logits": logits.contiguous()}, directory / "logits.safetensors")

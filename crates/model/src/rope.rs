@@ -22,7 +22,7 @@ impl Rope {
         let (half, scaling) = (config.head_dim / 2, config.rope_scaling.as_ref());
         let frequencies =
             Frequencies::new(config.head_dim, config.rope_theta, scaling, start + time);
-        let factor = frequencies.attention_factor;
+        let factor = f64::from(frequencies.attention_factor);
         // Angles in f64: a late position times a fast frequency has no digits to lose.
         let angles = (start..start + time)
             .flat_map(|position| frequencies.each.iter().map(move |f| position as f64 * f));

@@ -38,7 +38,7 @@ pub enum RopeScaling {
     /// Each frequency is divided by its own number.
     Divided {
         /// One for each pair of dimensions.
-        divisors: Vec<f64>,
+        divisors: Vec<f32>,
     },
 }
 
@@ -55,7 +55,7 @@ pub struct Yarn {
     /// Dimensions that turn less often than this are divided.
     pub beta_slow: f64,
     /// What queries and keys are multiplied by.
-    pub attention_factor: f64,
+    pub attention_factor: f32,
     /// Whether the ramp begins and ends at whole dimensions.
     pub truncate: bool,
 }
@@ -63,7 +63,7 @@ pub struct Yarn {
 /// Frequencies of a pass, and what queries and keys are multiplied by.
 pub(crate) struct Frequencies {
     pub(crate) each: Vec<f64>,
-    pub(crate) attention_factor: f64,
+    pub(crate) attention_factor: f32,
 }
 
 /// `theta^(-2j/h)`.
@@ -115,7 +115,7 @@ impl Frequencies {
                 };
             }
             Some(RopeScaling::Divided { divisors }) => {
-                base.zip(divisors).map(|(f, divisor)| f / divisor).collect()
+                base.zip(divisors).map(|(f, divisor)| f / f64::from(*divisor)).collect()
             }
         };
         Self { each, attention_factor: 1.0 }
@@ -206,7 +206,7 @@ impl RopeScaling {
             Self::Yarn(yarn) => {
                 stretch(yarn.factor)?;
                 length(yarn.original_max_seq_len)?;
-                [yarn.beta_fast, yarn.beta_slow, yarn.attention_factor]
+                [yarn.beta_fast, yarn.beta_slow, yarn.attention_factor.into()]
                     .into_iter()
                     .try_for_each(positive)?;
                 if theta <= 1.0 {
@@ -221,7 +221,7 @@ impl RopeScaling {
                 }
             }
             Self::Divided { divisors } => {
-                divisors.iter().copied().try_for_each(positive)?;
+                divisors.iter().try_for_each(|divisor| positive((*divisor).into()))?;
                 match divisors.len() == head_dim / 2 {
                     true => Ok(()),
                     false => Err((
@@ -310,7 +310,7 @@ mod tests {
         let dynamic = RopeScaling::Dynamic { factor: 2.0, original_max_seq_len: 0 };
         assert!(reason(dynamic.clone()).contains("positions"));
         assert!(reason(RopeScaling::Divided { divisors: vec![1.0; 3] }).contains("each pair"));
-        assert!(reason(RopeScaling::Divided { divisors: vec![f64::NAN; 4] }).contains("positive"));
+        assert!(reason(RopeScaling::Divided { divisors: vec![f32::NAN; 4] }).contains("positive"));
         let llama3 = RopeScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 4.0,

@@ -146,8 +146,7 @@ fn a_config_that_asks_for_a_petabyte_is_refused_without_memory() {
             config["d_ff"] = (1 << 24).into();
             config["n_layers"] = 2000.into();
         });
-        let reasons =
-            ["model.safetensors does not fit its config", "not [41, 1048576]", "more"];
+        let reasons = ["model.safetensors does not fit its config", "not [41, 1048576]", "more"];
         run(command_of_little_memory("parity").arg(copy.path())).refused(2, &reasons);
     }
     let copy = copy_of(&golden("prenorm"));

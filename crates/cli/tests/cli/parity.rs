@@ -207,10 +207,7 @@ fn a_missing_or_cut_file_is_named() {
 #[test]
 fn a_file_of_another_model_is_named() {
     for (name, reasons) in [
-        (
-            CONFIG,
-            ["model.safetensors does not fit its config", "missing: residual.log_gain [1]"],
-        ),
+        (CONFIG, ["model.safetensors does not fit its config", "missing: residual.log_gain [1]"]),
         (WEIGHTS, ["model.safetensors does not fit its config", "missing: residual.1.pool"]),
         (TRACE, ["trace.safetensors", "`grad.head.weight`"]),
     ] {

@@ -248,7 +248,7 @@ impl Description<'_> {
                     original_max_seq_len: original.unwrap_or(context),
                     beta_fast: self.number("rope.scaling.yarn_beta_fast")?.unwrap_or(fast),
                     beta_slow: self.number("rope.scaling.yarn_beta_slow")?.unwrap_or(slow),
-                    attention_factor: sharper * Yarn::suggested_attention_factor(factor),
+                    attention_factor: (sharper * Yarn::suggested_attention_factor(factor)) as f32,
                     truncate: true,
                 }))
             }
@@ -270,7 +270,7 @@ impl Description<'_> {
                 head_dim / 2
             )));
         }
-        let divisors: Vec<f64> = tensor.to_f32()?.into_iter().map(decimal).collect();
+        let divisors = tensor.to_f32()?;
         match stated {
             _ if divisors.iter().all(|divisor| *divisor == 1.0) => Ok(stated),
             None => Ok(Some(RopeScaling::Divided { divisors })),

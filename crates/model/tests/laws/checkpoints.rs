@@ -191,7 +191,7 @@ fn every_difference_to_the_config_is_named() {
 
     let text = complaint(&entries);
     for expected in [
-        "model.safetensors does not fit its config.json",
+        "model.safetensors does not fit its config:",
         "missing: norm.weight [16]",
         "wrong shape: layers.0.mlp.up.weight is [16, 24], not [24, 16]",
         "`layers.2.attn.o.weight` has dtype I32, but it must be F32, F16 or BF16",

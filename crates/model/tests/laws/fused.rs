@@ -2,7 +2,7 @@
 
 use crate::support::{DESERTED, configs, random, skips, text, with_policy};
 use hadal_kernels::{fused_calls, plainly};
-use hadal_model::{Decoder, DepthKv, Device, ModelConfig, Pass, Tokens};
+use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
 use hadal_residual::{Memory, ResidualConfig, Site};
 use std::collections::BTreeMap;
 
@@ -126,8 +126,11 @@ fn every_operation_of_a_pass_is_fused() {
         let before = fused_calls();
         learn(&decoder, &[]);
         let sites = 2 * config.n_layers as u64;
+        // A network with biases is computed product by product.
+        let products = if config.mlp == MlpKind::Swiglu { 3 } else { 2 };
+        let more = if config.mlp_bias { (products - 1) * config.n_layers as u64 } else { 0 };
         // The embedding, a junction before each sub-layer and behind the last, the sub-layers, the loss.
-        let (calls, least) = (fused_calls() - before, 1 + (sites + 1) + sites + 1);
+        let (calls, least) = (fused_calls() - before, 1 + (sites + 1) + sites + 1 + more);
         match skips(&config) {
             // Rows are also taken out and put back.
             true => assert!((least..=least + sites).contains(&calls), "{}: {calls}", name(&config)),

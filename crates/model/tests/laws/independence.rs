@@ -54,8 +54,10 @@ fn a_later_token_changes_nothing_earlier() {
 #[test]
 fn an_earlier_token_changes_everything_later() {
     every_config(|config| {
-        // A token that skips every attention and leaves no keys is seen by nobody.
-        if config.residual.skipped_keys() == SkippedKeys::Drop {
+        // A token that skips every attention and leaves no keys is seen by nobody, and one out of every
+        // window by few.
+        let unseen = config.residual.skipped_keys() == SkippedKeys::Drop;
+        if unseen || config.sliding_window.is_some() {
             return;
         }
         let (decoder, tokens) = (random(config, &Device::flex()), text(1, TIME));

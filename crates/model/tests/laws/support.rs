@@ -139,7 +139,7 @@ fn imported() -> Vec<ModelConfig> {
         "prenorm",
         "mgr:streams=2",
         "nag:directions=3,skip_threshold=0.25",
-        "mgr:streams=3,skip_threshold=0.31",
+        "mgr:streams=2,skip_threshold=[0.0,0.34,0.36,0.4,0.22,0.34]",
     ];
     let depths = DEPTH_MEMORIES.into_iter();
     depths
