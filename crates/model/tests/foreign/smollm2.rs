@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 #[test]
+#[allow(clippy::print_stderr)]
 fn smollm2_writes_sense() {
     let Some(path) = std::env::var_os("HADAL_SMOLLM2") else {
-        println!("skipped: HADAL_SMOLLM2 does not name SmolLM2-135M-Instruct.Q4_1.gguf");
+        eprintln!("skipped: HADAL_SMOLLM2 does not name SmolLM2-135M-Instruct.Q4_1.gguf");
         return;
     };
     let path = Path::new(&path);
