@@ -1,9 +1,10 @@
 //! The model: embedding, blocks, one residual policy, head.
 
 use crate::cache::Cache;
-use crate::config::{ConfigError, ModelConfig};
+use crate::config::{ConfigError, DepthKv, ModelConfig};
 use crate::layers::{Block, Layers};
 use crate::loss::shares;
+use crate::recording::Recording;
 use crate::rope::Rope;
 use crate::tally::Tally;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -86,6 +87,10 @@ pub struct Pass<'a> {
     pub only_last: bool,
     /// Who counts what ran.
     pub tally: Option<&'a mut Tally>,
+    /// Where to keep what sub-layers return, for passes that replay it.
+    pub record: Option<&'a mut Recording>,
+    /// What need not be computed again. It has no effect with a cache or with depth slots.
+    pub replay: Option<&'a Recording>,
 }
 
 /// Why a pass cannot be made.
@@ -256,7 +261,7 @@ impl Decoder {
         tokens: &Tokens,
         pass: Pass,
     ) -> Result<(Tensor<3>, Option<Tensor<1>>), PassError> {
-        let Pass { mut cache, absent, probe, mut tally, .. } = pass;
+        let Pass { mut cache, absent, probe, mut tally, mut record, replay, .. } = pass;
         let absent = &[absent, &self.left_out].concat();
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens, start, absent)?;
@@ -282,6 +287,12 @@ impl Decoder {
         if let Some(tally) = &mut tally {
             tally.begin(&self.config, tokens.batch(), time, start);
         }
+        if let Some(record) = &mut record {
+            record.begin(tokens, absent, 2 * self.blocks.len());
+        }
+        // Caches and slots would miss what a sub-layer that is not run leaves for others.
+        let alone = cache.is_none() && self.config.depth_kv == DepthKv::None;
+        let replay = replay.filter(|_| alone);
         let mut layers = Layers {
             blocks: &self.blocks,
             depth_kv: self.config.depth_kv,
@@ -294,6 +305,8 @@ impl Decoder {
             start,
             tally,
             extra_loss: None,
+            record,
+            replay: replay.map(|replay| (replay, replay.agreeing(tokens, absent))),
         };
         let hidden = self.residual.traverse(embedding, &mut layers, probe.unwrap_or(&mut Silent));
         let extra_loss = layers.extra_loss.take();

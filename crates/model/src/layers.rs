@@ -4,6 +4,7 @@ use crate::attention::{Attention, KeyValue, RowsAsking};
 use crate::cache::Cache;
 use crate::config::{DepthKv, ModelConfig};
 use crate::mlp::Mlp;
+use crate::recording::Recording;
 use crate::rope::Rope;
 use crate::tally::{Tally, seen_keys};
 use burn::module::{Module, Param};
@@ -89,6 +90,10 @@ pub(crate) struct Layers<'a> {
     pub(crate) tally: Option<&'a mut Tally>,
     /// What the policy wants to learn besides.
     pub(crate) extra_loss: Option<Tensor<1>>,
+    /// Where outputs are kept.
+    pub(crate) record: Option<&'a mut Recording>,
+    /// Outputs of another pass, and how many sub-layers return the same in this one.
+    pub(crate) replay: Option<(&'a Recording, usize)>,
 }
 
 impl Layers<'_> {
@@ -186,6 +191,22 @@ impl Layers<'_> {
         }
     }
 
+    /// What the sub-layer returned in an earlier pass, if it would return the same.
+    fn known(&self, site: Site) -> Option<Tensor<3>> {
+        let (recording, agreeing) = self.replay?;
+        if site.index < agreeing { recording.output(site) } else { None }
+    }
+
+    fn compute(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
+        let [batch, time, _] = input.dims();
+        self.count(site, [batch, time], route);
+        match (site.kind(), route) {
+            (SubLayer::Attention, None) => self.all_attend(site.block(), input),
+            (SubLayer::Attention, Some(route)) => self.some_attend(site.block(), input, route),
+            (SubLayer::Mlp, route) => self.mlp(site.block(), input, route),
+        }
+    }
+
     fn count(&mut self, site: Site, [batch, time]: [usize; 2], route: Option<&Route>) {
         let (cached, start, keys) = (self.cache.is_some(), self.start, self.skipped_keys);
         let left_over = self.depth_kv != DepthKv::None;
@@ -265,13 +286,14 @@ impl SubLayers for Layers<'_> {
     }
 
     fn run(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
-        let [batch, time, _] = input.dims();
-        self.count(site, [batch, time], route);
-        match (site.kind(), route) {
-            (SubLayer::Attention, None) => self.all_attend(site.block(), input),
-            (SubLayer::Attention, Some(route)) => self.some_attend(site.block(), input, route),
-            (SubLayer::Mlp, route) => self.mlp(site.block(), input, route),
+        let output = match self.known(site) {
+            Some(output) => output,
+            None => self.compute(site, input, route),
+        };
+        if let Some(record) = &mut self.record {
+            record.keep(site, &output);
         }
+        output
     }
 
     fn learn(&mut self, extra_loss: Tensor<1>) {

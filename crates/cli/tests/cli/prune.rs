@@ -38,7 +38,7 @@ fn from_a_plan_to_a_checked_model() {
     for words in ["loss change", "goes (1)", "predicted", "measured", "speed", "memory"] {
         assert!(said.stdout.contains(words), "no {words:?} in {}", said.stdout);
     }
-    assert!(said.stderr.contains("nothing else was written"), "{}", said.stderr);
+    assert!(said.stderr.contains("no model was written"), "{}", said.stderr);
     let json = read_json(&plan);
     let removed = json["remove"][0].as_str().unwrap().to_owned();
     assert!(["2", "3"].contains(&removed.as_str()), "the first, second and last stay: {removed}");

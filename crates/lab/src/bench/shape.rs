@@ -34,6 +34,10 @@ impl Shape {
             tie_embeddings: None,
             depth_kv: DepthKv::None,
             max_seq_len: None,
+            attention_bias: None,
+            mlp_bias: false,
+            rope_scaling: None,
+            sliding_window: None,
         };
         Self::Run(Box::new(section), ResidualConfig::default())
     }

@@ -31,8 +31,8 @@ mod writes;
 mod xiong;
 
 pub use error::DiagnoseError;
-pub(crate) use files::whole;
 pub use files::write;
+pub(crate) use files::{json, whole, write_figures};
 pub use kind::Kind;
 pub use overlay::overlay;
 pub use samples::Samples;

@@ -5,7 +5,7 @@ use super::draw::{Words, bars, block_categories};
 use super::error::DiagnoseError;
 use super::summary::{Removal, Summary};
 use crate::train::{Batch, gradient::scalar};
-use hadal_model::{Decoder, Pass, PassError};
+use hadal_model::{Decoder, Pass, PassError, Recording};
 use hadal_report::figure::{Axis, Figure, Marks};
 use hadal_residual::Site;
 
@@ -74,16 +74,17 @@ impl Diagnostic for Removals {
         told: &mut dyn FnMut(),
     ) -> Result<(), DiagnoseError> {
         let count = positions(batch);
-        let loss = |absent: &[Site]| {
-            let pass = Pass { absent, ..Pass::default() };
+        let loss = |pass: Pass| {
             let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
             Ok::<f64, PassError>(scalar(&loss) * count as f64)
         };
-        self.whole += loss(&[])?;
+        let mut recording = Recording::default();
+        self.whole += loss(Pass { record: Some(&mut recording), ..Pass::default() })?;
         self.positions += count;
         told();
         for without in &mut self.without {
-            match loss(&without.absent) {
+            let replay = Some(&recording);
+            match loss(Pass { absent: &without.absent, replay, ..Pass::default() }) {
                 Ok(loss) => without.loss += loss,
                 Err(error @ PassError::NotAbsent { .. }) => {
                     without.refused = Some(error.to_string());

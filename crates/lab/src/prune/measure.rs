@@ -2,7 +2,7 @@
 
 use super::error::PruneError;
 use crate::train::Batch;
-use hadal_model::{Decoder, Part, Pass, PassError, Tokens};
+use hadal_model::{Decoder, Part, Pass, PassError, Recording, Tokens};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -55,8 +55,8 @@ impl Sums {
     }
 }
 
-/// Measures cuts on batches: the data is read once, and the whole model is run once on each piece of it. `told` is
-/// called after each pass.
+/// Measures cuts on batches: the data is read once, the whole model is run once on each piece of it, and so is what
+/// all cuts have in common. A cut then runs from the first of its own parts on. `told` is called after each pass.
 pub(super) fn measure(
     decoder: &Decoder,
     batches: &[Batch],
@@ -67,17 +67,28 @@ pub(super) fn measure(
     let mut positions = 0;
     let mut whole_sums = Sums::default();
     let mut sums = vec![Ok(Sums::default()); cuts.len()];
+    let common = in_common(cuts);
     for piece in batches.iter().flat_map(|batch| pieces(batch, vocabulary)) {
-        let logits = logits(decoder, &piece, &[])?;
+        let mut recording = Recording::default();
+        let logits = recorded(decoder, &piece, &[], &mut recording)?;
         let probabilities = probabilities(&logits, vocabulary);
         let whole = Whole { logits, probabilities };
         let counted = compare(&whole, &whole.logits, &piece, vocabulary);
         whole_sums.loss += counted.loss;
         positions += crate::diagnose::positions(&piece);
+        if !common.is_empty() && cuts.len() > 1 {
+            let mut shared = Recording::default();
+            match recorded(decoder, &piece, &common, &mut shared) {
+                Ok(_) => recording = shared,
+                // The cuts will say so themselves.
+                Err(PassError::NotAbsent { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         told();
         for (cut, sums) in cuts.iter().zip(&mut sums) {
             let Ok(sum) = sums else { continue };
-            match self::logits(decoder, &piece, cut) {
+            match replayed(decoder, &piece, cut, &recording) {
                 Ok(logits) => {
                     let more = compare(&whole, &logits, &piece, vocabulary);
                     sum.loss += more.loss;
@@ -98,13 +109,43 @@ pub(super) fn passes(batches: &[Batch], vocabulary: usize, cuts: usize) -> usize
     batches.iter().map(|batch| pieces(batch, vocabulary).len()).sum::<usize>() * (cuts + 1)
 }
 
+/// Parts that every cut has.
+fn in_common(cuts: &[Vec<Part>]) -> Vec<Part> {
+    let first = cuts.first().into_iter().flatten().copied();
+    first.filter(|part| cuts.iter().all(|cut| cut.contains(part))).collect()
+}
+
 pub(super) fn logits(
     decoder: &Decoder,
     batch: &Batch,
     without: &[Part],
 ) -> Result<Vec<f32>, PassError> {
+    replayed(decoder, batch, without, &Recording::default())
+}
+
+fn recorded(
+    decoder: &Decoder,
+    batch: &Batch,
+    without: &[Part],
+    recording: &mut Recording,
+) -> Result<Vec<f32>, PassError> {
     let absent = Part::all_sites(without);
-    let pass = Pass { absent: &absent, ..Pass::default() };
+    let pass = Pass { absent: &absent, record: Some(recording), ..Pass::default() };
+    values(decoder, batch, pass)
+}
+
+fn replayed(
+    decoder: &Decoder,
+    batch: &Batch,
+    without: &[Part],
+    recording: &Recording,
+) -> Result<Vec<f32>, PassError> {
+    let absent = Part::all_sites(without);
+    let pass = Pass { absent: &absent, replay: Some(recording), ..Pass::default() };
+    values(decoder, batch, pass)
+}
+
+fn values(decoder: &Decoder, batch: &Batch, pass: Pass) -> Result<Vec<f32>, PassError> {
     Ok(decoder.logits(&batch.input, pass)?.try_into_vec_as().unwrap_or_default())
 }
 

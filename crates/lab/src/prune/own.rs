@@ -80,10 +80,17 @@ fn cut_config(config: &ModelConfig, map: &Renumbering) -> Result<ModelConfig, St
                     .flatten()
                     .for_each(|(_, value)| cut_list(value, map));
             }
-            _ => cut_list(value, map),
+            _ => {}
         }
     }
-    serde_json::from_value(json).map_err(|error| error.to_string())
+    let mut cut: ModelConfig = serde_json::from_value(json).map_err(|error| error.to_string())?;
+    if let Some(blocks) = cut.sliding_window.as_mut().and_then(|window| window.blocks.as_mut()) {
+        *blocks = blocks.iter().filter_map(|&block| map.new_number(block)).collect();
+        if blocks.is_empty() {
+            cut.sliding_window = None;
+        }
+    }
+    Ok(cut)
 }
 
 fn cut_list(value: &mut Value, map: &Renumbering) {
@@ -112,8 +119,8 @@ fn moved(
             let rest = rest.join(".");
             let mut values = old.get(&format!("layers.{was}.{rest}"))?.clone();
             let output = match rest.as_str() {
-                "attn.o.weight" => Some(Part::Attention(was)),
-                "mlp.down.weight" => Some(Part::Mlp(was)),
+                "attn.o.weight" | "attn.o.bias" => Some(Part::Attention(was)),
+                "mlp.down.weight" | "mlp.down.bias" => Some(Part::Mlp(was)),
                 _ => None,
             };
             if output.is_some_and(|part| map.silences(part)) {

@@ -37,6 +37,8 @@ pub struct Plan {
     pub options: Options,
     /// What that costs.
     pub outcome: Outcome,
+    /// The cost on the same data after each part of `chosen`.
+    pub curve: Vec<Cost>,
     /// Memory before and after.
     pub memory: Memory,
     /// Time without the parts.
@@ -178,15 +180,18 @@ fn make(
     };
     let chosen = choose(&scores, options, &mut evaluate)?;
     let remove = Part::of_sites(&Part::all_sites(&chosen));
-    let costs = measure(decoder, &data.judge, std::slice::from_ref(&remove), &mut || {})?;
-    let cut = match costs.cuts.into_iter().next() {
-        Some(Ok(cut)) => cut,
-        Some(Err(reason)) => {
-            let residual = config.residual.to_string();
-            return Err(PruneError::NotWritable { residual, reason });
-        }
-        None => costs.whole,
-    };
+    let beginnings: Vec<Vec<Part>> = (1..=chosen.len()).map(|n| chosen[..n].to_vec()).collect();
+    all += passes(&data.judge, vocabulary, beginnings.len());
+    let costs = measure(decoder, &data.judge, &beginnings, &mut || {
+        done += 1;
+        progress(done, all);
+    })?;
+    let curve: Result<Vec<Cost>, String> = costs.cuts.into_iter().collect();
+    let curve = curve.map_err(|reason| PruneError::NotWritable {
+        residual: config.residual.to_string(),
+        reason,
+    })?;
+    let cut = curve.last().copied().unwrap_or(costs.whole);
     let sum = |get: fn(&super::PartScore) -> Option<f64>| -> f64 {
         chosen.iter().filter_map(|&part| get(scores.of(part)?)).sum()
     };
@@ -211,6 +216,7 @@ fn make(
         chosen,
         options: options.clone(),
         outcome,
+        curve,
         speed,
         scores,
         command: command.into(),

@@ -9,7 +9,8 @@ use super::*;
 use crate::diagnose::{Distance, watch};
 use crate::train::Batch;
 use hadal_model::{
-    Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Part, Pass, Tokens, load, save,
+    AttentionBias, Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Part, Pass,
+    SlidingWindow, Tokens, load, save,
 };
 use hadal_residual::{Init, ResidualConfig, Weights};
 use std::fs;
@@ -411,6 +412,54 @@ fn thresholds_of_single_sub_layers_are_cut_with_them() {
     let expected: ResidualConfig =
         "nag:directions=3,skip_threshold=[0.0,0.01,0.04,0.05,0.06,0.07]".parse().unwrap();
     assert_eq!(cut.config().residual, expected);
+}
+
+#[test]
+fn windows_and_biases_follow_their_blocks() {
+    let window = |blocks: &[usize]| SlidingWindow { size: 3, blocks: Some(blocks.to_vec()) };
+    let whole = ModelConfig {
+        attention_bias: Some(AttentionBias::All),
+        mlp_bias: true,
+        sliding_window: Some(window(&[0, 2, 3])),
+        ..config("prenorm", 4)
+    };
+    let decoder = model(&whole, plain);
+    for (parts, expected) in [
+        (vec![Part::Block(1)], Some(window(&[0, 1, 2]))),
+        (vec![Part::Block(2), Part::Attention(1), Part::Mlp(3)], Some(window(&[0, 2]))),
+        (vec![Part::Block(0), Part::Block(2), Part::Block(3)], None),
+    ] {
+        let map = Renumbering::new(4, &parts).unwrap();
+        let (cut, exact) = cut_model(&decoder, &map).unwrap();
+        assert_eq!(cut.config().sliding_window, expected, "{parts:?}");
+        assert!(exact, "{parts:?}");
+        assert_eq!(logits(&cut), logits(&without(&decoder, &parts)), "{parts:?}");
+    }
+}
+
+#[test]
+fn cutting_stops_before_perplexity_rises_too_far() {
+    // The second block does nothing, the others matter.
+    let decoder = model(&config("prenorm", 4), scaled(&[1], 0.0));
+    let most = |percent| Options {
+        budget: Budget { max_perplexity_rise: Some(percent), ..Budget::default() },
+        protect: Vec::new(),
+        ..Options::default()
+    };
+    for method in [Method::Greedy, Method::OneShot] {
+        let data = [batch(4, 9)];
+        let mut evaluate = |cuts: &[Vec<Part>]| measure(&decoder, &data, cuts, &mut || {});
+        let mut gone = |percent| {
+            let options = Options { method, ..most(percent) };
+            choose(&scores(&decoder), &options, &mut evaluate).unwrap()
+        };
+        let (few, many) = (gone(0.0), gone(1e9));
+        assert!(few.contains(&Part::Block(1)), "{method:?}: {few:?}");
+        assert_eq!(many.len(), 4, "{method:?}: {many:?}");
+        let costs = measure(&decoder, &data, &[few], &mut || {}).unwrap();
+        let cut = costs.cuts[0].as_ref().unwrap();
+        assert!(cut.perplexity <= costs.whole.perplexity, "{method:?}");
+    }
 }
 
 #[test]

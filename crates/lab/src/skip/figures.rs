@@ -2,11 +2,10 @@
 
 use super::error::SkipError;
 use super::sweep::{Point, Sweep};
-use hadal_report::figure::plotly::Shared;
-use hadal_report::figure::{Axis, Figure, Line, Marks, drawable, picture, table};
+use crate::diagnose::{json, whole, write_figures};
+use hadal_report::figure::{Axis, Figure, Line, Marks};
 use hadal_report::page;
 use std::fs;
-use std::io;
 use std::path::Path;
 
 /// What a sweep looks like: loss and accuracy against FLOPs, speed against what was promised, and who skips.
@@ -80,38 +79,13 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
 pub fn write(directory: &Path, sweep: &Sweep, figures: &[Figure]) -> Result<(), SkipError> {
     // Apart from the figures: whoever reads those takes every JSON file for one.
     let about = directory.join("about");
-    fs::create_dir_all(&about).map_err(failed("write", &about))?;
-    for figure in figures {
-        let beside = |extension: &str| directory.join(format!("{}.{extension}", figure.name));
-        whole(&beside("json"), &json(figure, &beside("json"))?)?;
-        whole(&beside("csv"), table::csv(figure).as_bytes())?;
-        // What has nothing to draw is still worth its data.
-        if drawable(figure).is_some() {
-            let drawn = |path: &Path| {
-                let path = path.to_owned();
-                move |error| failed("draw", &path)(io::Error::other(error))
-            };
-            let svg = picture::svg(figure, Shared::default()).map_err(drawn(&beside("svg")))?;
-            whole(&beside("svg"), svg.as_bytes())?;
-            let png = picture::png(figure, Shared::default()).map_err(drawn(&beside("png")))?;
-            whole(&beside("png"), &png)?;
-        }
-    }
+    fs::create_dir_all(&about).map_err(|reason| SkipError::Io {
+        action: "write",
+        path: about.clone(),
+        reason,
+    })?;
+    write_figures(directory, figures)?;
     let title = format!("Skipping: {}", sweep.name);
     whole(&directory.join("sweep.html"), page::figures(&title, figures).as_bytes())?;
-    let numbers = about.join("sweep.json");
-    whole(&numbers, &json(sweep, &numbers)?)
-}
-
-fn json(value: &impl serde::Serialize, path: &Path) -> Result<Vec<u8>, SkipError> {
-    serde_json::to_vec_pretty(value).map_err(|error| failed("write", path)(io::Error::other(error)))
-}
-
-fn whole(path: &Path, content: &[u8]) -> Result<(), SkipError> {
-    crate::diagnose::whole(path, content).map_err(SkipError::from)
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SkipError {
-    let path = path.to_owned();
-    move |reason| SkipError::Io { action, path, reason }
+    Ok(json(&about.join("sweep.json"), sweep)?)
 }

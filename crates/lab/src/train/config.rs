@@ -1,10 +1,11 @@
 //! The settings of a run: TOML in, the same with every default written out beside the results.
 
 use super::layers::Layers;
+use super::model_section::ModelSection;
 use super::skip::SkipConfig;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use crate::tasks::TaskConfig;
-use hadal_model::{ConfigError, DepthKv, MlpKind, ModelConfig};
+use hadal_model::ConfigError;
 use hadal_residual::{Memory, ResidualConfig};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -83,122 +84,6 @@ pub struct TrainSection {
 
 fn one() -> usize {
     1
-}
-
-/// The shape of the model; what is left out follows from the rest.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ModelSection {
-    /// Number of tokens; the data's by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vocab_size: Option<usize>,
-    /// Width of the residual stream.
-    pub d_model: usize,
-    /// Blocks.
-    pub n_layers: usize,
-    /// Query heads.
-    pub n_heads: usize,
-    /// Key and value heads; as many as query heads by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub n_kv_heads: Option<usize>,
-    /// Width of a head; `d_model / n_heads` by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub head_dim: Option<usize>,
-    /// Hidden width of the MLP; `4 d_model` by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub d_ff: Option<usize>,
-    /// The nonlinearity of the MLP.
-    #[serde(default = "relu2")]
-    pub mlp: MlpKind,
-    /// Base of the rotary frequencies.
-    #[serde(default = "rope_theta")]
-    pub rope_theta: f64,
-    /// Added to the mean square in every RMS normalisation.
-    #[serde(default = "norm_eps")]
-    pub norm_eps: f64,
-    /// Whether queries and keys are normalised.
-    #[serde(default)]
-    pub qk_norm: bool,
-    /// Whether the head is the embedding; by default it is, except for NAG, whose tables differ.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tie_embeddings: Option<bool>,
-    /// What attention sees of earlier depth.
-    #[serde(default = "no_depth_kv")]
-    pub depth_kv: DepthKv,
-    /// Longest sequence; that of training by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_seq_len: Option<usize>,
-}
-
-fn relu2() -> MlpKind {
-    MlpKind::Relu2
-}
-
-fn rope_theta() -> f64 {
-    10_000.0
-}
-
-fn norm_eps() -> f64 {
-    1e-6
-}
-
-fn no_depth_kv() -> DepthKv {
-    DepthKv::None
-}
-
-impl ModelSection {
-    /// The model for data of this vocabulary and sequence length.
-    pub fn resolve(
-        &self,
-        residual: &ResidualConfig,
-        data_vocabulary: usize,
-        seq_len: usize,
-    ) -> ModelConfig {
-        let untied = matches!(residual, ResidualConfig::NormAgnostic(_));
-        ModelConfig {
-            model_type: "hadal".into(),
-            vocab_size: self.vocab_size.unwrap_or(data_vocabulary),
-            d_model: self.d_model,
-            n_layers: self.n_layers,
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads.unwrap_or(self.n_heads),
-            head_dim: self.head_dim.unwrap_or(self.d_model / self.n_heads.max(1)),
-            d_ff: self.d_ff.unwrap_or(4 * self.d_model),
-            mlp: self.mlp,
-            rope_theta: self.rope_theta,
-            norm_eps: self.norm_eps,
-            qk_norm: self.qk_norm,
-            tie_embeddings: self.tie_embeddings.unwrap_or(!untied),
-            depth_kv: self.depth_kv,
-            max_seq_len: self.max_seq_len.unwrap_or(seq_len),
-            attention_bias: None,
-            mlp_bias: false,
-            rope_scaling: None,
-            sliding_window: None,
-            residual: residual.clone(),
-        }
-    }
-}
-
-impl From<&ModelConfig> for ModelSection {
-    fn from(model: &ModelConfig) -> Self {
-        Self {
-            vocab_size: Some(model.vocab_size),
-            d_model: model.d_model,
-            n_layers: model.n_layers,
-            n_heads: model.n_heads,
-            n_kv_heads: Some(model.n_kv_heads),
-            head_dim: Some(model.head_dim),
-            d_ff: Some(model.d_ff),
-            mlp: model.mlp,
-            rope_theta: model.rope_theta,
-            norm_eps: model.norm_eps,
-            qk_norm: model.qk_norm,
-            tie_embeddings: Some(model.tie_embeddings),
-            depth_kv: model.depth_kv,
-            max_seq_len: Some(model.max_seq_len),
-        }
-    }
 }
 
 /// What to learn from: prepared text, or a generated task.

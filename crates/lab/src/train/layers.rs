@@ -1,6 +1,7 @@
 //! Settings in layers: a preset, a file, the command line, each on top of the one before.
 
-use super::config::{ModelSection, RunConfig, RunConfigError};
+use super::config::{RunConfig, RunConfigError};
+use super::model_section::ModelSection;
 use super::preset::preset;
 use hadal_model::ModelConfig;
 use hadal_residual::ResidualConfig;

@@ -10,6 +10,7 @@ mod folder;
 pub(crate) mod gradient;
 mod layers;
 mod metrics;
+mod model_section;
 mod observer;
 mod order;
 mod outcome;
@@ -23,7 +24,7 @@ mod trainer;
 
 pub use config::{
     CheckpointConfig, DataConfig, DiagnoseConfig, EvalConfig, FailureConfig, MemoryConfig,
-    ModelSection, OnFailure, RunConfig, RunConfigError, SampleConfig, TrainSection,
+    OnFailure, RunConfig, RunConfigError, SampleConfig, TrainSection,
 };
 pub use error::TrainError;
 pub use evaluate::{EvaluateError, Evaluation};
@@ -31,6 +32,7 @@ pub use feed::{Batch, Feed, FeedError};
 pub use folder::{RunFolder, RunFolderError};
 pub(crate) use folder::{checkpoint_path, checkpoint_steps};
 pub use layers::Layers;
+pub use model_section::ModelSection;
 pub use observer::{Finished, Observer, StepReport};
 pub use order::shuffled;
 pub use preset::{DEFAULT_DATA, PRESETS, Preset, for_depth, preset};

@@ -5,7 +5,9 @@ use crate::support::{
     text, values, with_policy,
 };
 use burn::tensor::Tensor;
-use hadal_model::{Decoder, DepthKv, Device, ModelConfig, Pass, PassError, Tokens};
+use hadal_model::{
+    Decoder, DepthKv, Device, ModelConfig, Pass, PassError, Recording, Tally, Tokens,
+};
 use hadal_residual::{ResidualConfig, Site, SubLayer};
 
 fn without(decoder: &Decoder, tokens: &Tokens, absent: &[Site]) -> Result<Tensor<3>, PassError> {
@@ -37,6 +39,51 @@ fn silenced(config: &ModelConfig, site: Site) -> Decoder {
         let values = random_values(name, shape);
         Some(if name.starts_with(&last) { vec![0.0; values.len()] } else { values })
     })
+}
+
+#[test]
+fn what_another_pass_returned_is_not_computed_again() {
+    every_config(|config| {
+        let (decoder, tokens) = (random(config, &Device::flex()), text(2, 6));
+        let sites = removable(config);
+        let [early, late] = [sites[0], sites[sites.len() - 1]];
+        for (recorded, absent) in [
+            (vec![], vec![late]),
+            (vec![], vec![early]),
+            (vec![late], vec![]),
+            (vec![early], vec![early, late]),
+        ] {
+            // Only one sub-layer of some configs may go.
+            if recorded.len() + absent.len() > 1 && early == late {
+                continue;
+            }
+            let mut recording = Recording::default();
+            let pass = Pass { absent: &recorded, record: Some(&mut recording), ..Pass::default() };
+            decoder.logits(&tokens, pass).unwrap();
+            let mut tally = Tally::default();
+            let pass = Pass {
+                absent: &absent,
+                replay: Some(&recording),
+                tally: Some(&mut tally),
+                ..Pass::default()
+            };
+            let replayed = decoder.logits(&tokens, pass).unwrap();
+            let computed = without(&decoder, &tokens, &absent).unwrap();
+            assert_eq!(values(replayed), values(computed), "{recorded:?} and {absent:?}");
+            let first = [&recorded, &absent]
+                .into_iter()
+                .flatten()
+                .filter(|site| recorded.contains(site) != absent.contains(site));
+            let first = first.map(|site| site.index).min().unwrap();
+            let ran: u64 = tally.sites[..first].iter().map(|site| site.ran).sum();
+            assert!(config.depth_kv != DepthKv::None || ran == 0, "{ran} ran before {first}");
+            // Other tokens have nothing to do with what was recorded.
+            let others = text(1, 5);
+            let pass = Pass { replay: Some(&recording), ..Pass::default() };
+            let replayed = decoder.logits(&others, pass).unwrap();
+            assert_eq!(values(replayed), values(forward(&decoder, &others)));
+        }
+    });
 }
 
 #[test]

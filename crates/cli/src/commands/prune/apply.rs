@@ -1,0 +1,112 @@
+//! `hadal prune apply`: a model without some of its parts.
+
+use super::{failed, typed};
+use crate::failure::Failure;
+use crate::output::print_json;
+use clap::Args;
+use hadal_lab::pool::in_pool;
+use hadal_lab::prune::{Manifest, Plan, apply, read_plan};
+use hadal_model::Part;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Write a model without the parts of a plan
+///
+/// The original is never touched. Blocks get new numbers, and every field of the config that speaks of layers is
+/// corrected. A single attention or MLP cannot be left out of a file: its output projection becomes zero.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal prune apply plan.json --out smaller
+  hadal prune apply MODEL --blocks 17,18 --out smaller
+  hadal prune apply model.gguf --blocks 17,18,mlp:7 --out smaller")]
+pub(super) struct ApplyCommand {
+    /// A plan, or with --blocks a model
+    #[arg(value_name = "PLAN|MODEL")]
+    source: PathBuf,
+    /// What goes: blocks, attn:N and mlp:N
+    #[arg(long, value_name = "PART,..", value_delimiter = ',')]
+    blocks: Vec<Part>,
+    /// A directory that does not exist yet
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Print the record as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ApplyCommand {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let plan = self.plan()?;
+        let (model, remove) = match &plan {
+            Some(plan) => (plan.source.path.clone(), plan.remove.clone()),
+            None => (self.source.clone(), self.blocks.clone()),
+        };
+        let spinner = crate::output::spinner(format!("cutting {}", model.display()));
+        let done = in_pool(|| apply(&model, &remove, plan.as_ref(), &self.out, &typed()));
+        spinner.finish_and_clear();
+        let manifest = done.map_err(failed)?;
+        match self.json {
+            true => print_json(&manifest)?,
+            false => show_manifest(&manifest, &self.out)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn plan(&self) -> Result<Option<Plan>, Failure> {
+        let is_plan = self.source.extension().is_some_and(|extension| extension == "json");
+        match (is_plan, self.blocks.is_empty()) {
+            (true, true) => Ok(Some(read_plan(&self.source).map_err(failed)?)),
+            (false, false) => Ok(None),
+            (true, false) => {
+                Err(Failure::usage("a plan says itself what goes; leave out --blocks"))
+            }
+            (false, true) => Err(Failure::usage(format!(
+                "nothing says what goes; name a plan, or parts of {} with --blocks 17,18",
+                self.source.display()
+            ))),
+        }
+    }
+}
+
+fn show_manifest(manifest: &Manifest, out: &Path) -> io::Result<()> {
+    writeln!(
+        io::stdout(),
+        "{}: {} of {} blocks, without {}",
+        out.display(),
+        manifest.kept.len(),
+        manifest.blocks,
+        Part::list(&manifest.removed)
+    )?;
+    let mut stderr = io::stderr();
+    if !manifest.silenced.is_empty() {
+        writeln!(
+            stderr,
+            "note: {} are still in the file, with zeros for an output projection: no format has a way to leave them out. \
+             They save nothing until their reader knows",
+            Part::list(&manifest.silenced)
+        )?;
+    }
+    if !manifest.exact {
+        writeln!(
+            stderr,
+            "note: numbers that depend on depth were folded in; logits agree to rounding, not to the bit"
+        )?;
+    }
+    if !manifest.not_copied.is_empty() {
+        writeln!(
+            stderr,
+            "note: not copied, because they hold the whole model: {}",
+            manifest.not_copied.join(", ")
+        )?;
+    }
+    writeln!(stderr, "redo: {}", manifest.redo)?;
+    writeln!(stderr, "undo: {}", manifest.undo)?;
+    writeln!(
+        stderr,
+        "next: hadal prune check {} --original {}",
+        out.display(),
+        manifest.source.path.display()
+    )
+}

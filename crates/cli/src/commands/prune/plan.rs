@@ -1,0 +1,240 @@
+//! `hadal prune plan`: scores, a choice, and its cost.
+
+use super::{bar, failed, typed};
+use crate::failure::Failure;
+use crate::output::{Table, grouped, print_json, scaled};
+use clap::{Args, ValueEnum};
+use hadal_lab::pool::in_pool;
+use hadal_lab::prune::{Budget, Method, Options, Plan, Score, plan, write_plan_figures};
+use hadal_model::Part;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure every block and sub-layer, and choose what goes
+///
+/// Every score is measured on one half of the data; the cost of the choice on the other half. Nothing is written but
+/// the plan.
+#[derive(Args)]
+#[command(after_help = "\
+Scores:
+  loss       the loss without the part
+  kl         KL divergence of the predictions from the whole model's
+  distance   angular distance between what goes in and out (Gromov), last token of each sequence
+  influence  1 - cosine of what goes in and out (ShortGPT), all tokens
+
+Examples:
+  hadal prune plan MODEL --data text.txt --blocks 4
+  hadal prune plan MODEL --data text.txt --percent 25 --score distance --method one-shot --contiguous
+  hadal prune plan MODEL --data text.txt --max-ppl-rise 5 --sub-layers --out plan.json
+  hadal prune plan MODEL --data text.txt --blocks 8 --figures cut
+  hadal prune plan MODEL --data text.txt --max-kl 0.05 --protect 0,1,2,-2,-1 --json")]
+pub(super) struct PlanCommand {
+    /// Model directory, finished run, or .gguf
+    model: PathBuf,
+    /// What to measure with: a text, or a directory of `hadal data prepare` [default: the run's held-out data]
+    #[arg(long, value_name = "DIR|FILE")]
+    data: Option<PathBuf>,
+    /// So many blocks go, or sub-layers with --sub-layers
+    #[arg(long, value_name = "N")]
+    blocks: Option<usize>,
+    /// This share of them goes
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
+    percent: Option<f64>,
+    /// As many as raise perplexity by no more than this
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
+    max_ppl_rise: Option<f64>,
+    /// As many as keep KL(whole || cut) below this, in nats
+    #[arg(long, value_name = "NATS", allow_negative_numbers = true)]
+    max_kl: Option<f64>,
+    /// What parts are ranked by: loss, kl, distance or influence
+    #[arg(long, default_value = "loss")]
+    score: Score,
+    /// greedy measures again after each cut, one-shot takes the lowest scores at once
+    #[arg(long, value_enum, default_value = "greedy")]
+    method: MethodName,
+    /// Only blocks that follow each other
+    #[arg(long)]
+    contiguous: bool,
+    /// Cut attention and MLPs separately
+    #[arg(long)]
+    sub_layers: bool,
+    /// Blocks that stay, negative ones counted from the end; `none` protects nothing
+    #[arg(long, value_name = "BLOCK,..", default_value = "0,1,-1", allow_hyphen_values = true)]
+    protect: String,
+    /// Batches of about 2048 tokens [default: 512 sequences or 65,536 tokens]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    batches: Option<u64>,
+    /// Where the plan goes
+    #[arg(long, value_name = "FILE", default_value = "plan.json")]
+    out: PathBuf,
+    /// Write figures here, as JSON, CSV, SVG and PNG, and plan.html with all of them
+    #[arg(long, value_name = "DIR")]
+    figures: Option<PathBuf>,
+    /// Print the plan as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MethodName {
+    Greedy,
+    OneShot,
+}
+
+impl PlanCommand {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let options = Options {
+            budget: Budget {
+                blocks: self.blocks,
+                percent: self.percent,
+                max_perplexity_rise: self.max_ppl_rise,
+                max_kl: self.max_kl,
+            },
+            score: self.score,
+            method: match self.method {
+                MethodName::Greedy => Method::Greedy,
+                MethodName::OneShot => Method::OneShot,
+            },
+            contiguous: self.contiguous,
+            sub_layers: self.sub_layers,
+            protect: protected(&self.protect)?,
+        };
+        let bar = bar("passes");
+        let mut progress = |done: usize, all: usize| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+        };
+        let batches = self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX));
+        let data = self.data.as_deref();
+        let found = in_pool(|| plan(&self.model, data, batches, &options, &typed(), &mut progress));
+        bar.finish_and_clear();
+        let found = found.map_err(failed)?;
+        found.write(&self.out).map_err(failed)?;
+        if let Some(directory) = &self.figures {
+            write_plan_figures(directory, &found).map_err(failed)?;
+        }
+        if self.json {
+            print_json(&found)?;
+        } else {
+            show_plan(&found, &mut io::stdout().lock())?;
+        }
+        let mut stderr = io::stderr();
+        if let Some(directory) = &self.figures {
+            writeln!(stderr, "figures are in {}", directory.join("plan.html").display())?;
+        }
+        writeln!(stderr, "the plan is in {}; no model was written", self.out.display())?;
+        writeln!(stderr, "next: hadal prune apply {} --out DIR", self.out.display())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn protected(text: &str) -> Result<Vec<i64>, Failure> {
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    let block = |word: &str| {
+        word.trim().parse::<i64>().map_err(|_| {
+            Failure::usage(format!("--protect: `{word}` is not a block; write 0,1,-1 or none"))
+        })
+    };
+    text.split(',').map(block).collect()
+}
+
+fn show_plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
+    let mut table =
+        Table::new(&["part", ">distance", ">influence", ">loss change", ">KL", "verdict"]);
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.5}"));
+    for score in &plan.scores.parts {
+        let whole_block = matches!(score.part, Part::Block(_));
+        if whole_block == plan.options.sub_layers {
+            continue;
+        }
+        let verdict =
+            match (plan.chosen.iter().position(|&part| part == score.part), &score.refused) {
+                (Some(order), _) => format!("goes ({})", order + 1),
+                (None, Some(reason)) => format!("must stay: {reason}"),
+                (None, None) => String::new(),
+            };
+        table.row([
+            score.part.to_string(),
+            number(score.distance),
+            number(score.influence),
+            number(score.loss_change),
+            number(score.kl),
+            verdict,
+        ]);
+    }
+    table.print(out)?;
+    show_curve(plan, out)?;
+    let outcome = &plan.outcome;
+    writeln!(
+        out,
+        "\nremove      {} of {} blocks: {}",
+        plan.blocks - plan.kept.len(),
+        plan.blocks,
+        Part::list(&plan.remove)
+    )?;
+    writeln!(
+        out,
+        "predicted   perplexity {:.4}, KL {:.5}: what the parts cost one by one",
+        outcome.predicted_perplexity, outcome.predicted_kl
+    )?;
+    writeln!(
+        out,
+        "measured    perplexity {:.4} -> {:.4} ({:+.2} %), KL {:.5}, on {} tokens{}",
+        outcome.whole.perplexity,
+        outcome.cut.perplexity,
+        share(outcome.cut.perplexity, outcome.whole.perplexity),
+        outcome.cut.kl,
+        grouped(outcome.tokens.into()),
+        if outcome.held_out {
+            " that the choice was not made on"
+        } else {
+            " (the choice was made on the same: give more)"
+        },
+    )?;
+    let speed = &plan.speed;
+    writeln!(
+        out,
+        "speed       reading takes {:.1} % of the time, writing {:.1} % ({:.1} tokens/s)",
+        100.0 * speed.prefill,
+        100.0 * speed.decode,
+        speed.decode_tokens_per_second
+    )?;
+    let memory = &plan.memory;
+    writeln!(
+        out,
+        "memory      {} -> {} parameters ({:+.1} %), {} -> {}B of keys and values for each token",
+        grouped(memory.parameters_before.into()),
+        grouped(memory.parameters_after.into()),
+        share(memory.parameters_after as f64, memory.parameters_before as f64),
+        scaled(memory.kv_bytes_before as f64),
+        scaled(memory.kv_bytes_after as f64),
+    )
+}
+
+/// What each further cut costs.
+fn show_curve(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
+    if plan.curve.len() < 2 {
+        return Ok(());
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&[">gone", "last", ">perplexity", ">rise", ">KL"]);
+    let whole = plan.outcome.whole.perplexity;
+    for (i, (part, cost)) in plan.chosen.iter().zip(&plan.curve).enumerate() {
+        table.row([
+            (i + 1).to_string(),
+            part.to_string(),
+            format!("{:.4}", cost.perplexity),
+            format!("{:+.2} %", share(cost.perplexity, whole)),
+            format!("{:.5}", cost.kl),
+        ]);
+    }
+    table.print(out)
+}
+
+/// How much more, in per cent.
+fn share(after: f64, before: f64) -> f64 {
+    100.0 * (after / before - 1.0)
+}
