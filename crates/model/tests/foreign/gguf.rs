@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// A file that is to be written.
-struct Draft {
-    metadata: Metadata,
+pub(crate) struct Draft {
+    pub(crate) metadata: Metadata,
     tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
     kind: TensorType,
     place: TempDir,
@@ -62,7 +62,7 @@ fn metadata(config: &ModelConfig, architecture: &str) -> Metadata {
 }
 
 /// A golden model as a draft, with rows permuted where the architecture asks for it.
-fn draft(name: &str, architecture: &str) -> Draft {
+pub(crate) fn draft(name: &str, architecture: &str) -> Draft {
     let decoder = load(&golden(name), &Device::flex()).unwrap().decoder;
     let (config, permutes) = (decoder.config().clone(), architecture == "llama");
     let tensors = decoder.parameters().into_iter().map(|(ours, values)| {
@@ -95,7 +95,7 @@ impl Draft {
         self
     }
 
-    fn write(&self) -> PathBuf {
+    pub(crate) fn write(&self) -> PathBuf {
         let path = self.place.path().join("model.gguf");
         let infos = self.tensors.iter().map(|(name, dimensions, _)| {
             let kind = if dimensions.len() > 1 { self.kind } else { TensorType::F32 };
@@ -217,7 +217,7 @@ fn tensors_that_do_not_fit_are_listed() {
 }
 
 /// A byte-level vocabulary: two special tokens, letters, a space, digits, and what is merged of them.
-fn byte_level(pre: &str) -> Draft {
+pub(crate) fn byte_level(pre: &str) -> Draft {
     let tokens = ["<|end|>", "<|user|>", "a", "b", "Ġ", "1", "2", "ab", "Ġab", "12"];
     let mut kinds = vec![1i32; tokens.len()];
     (kinds[0], kinds[1]) = (3, 4);

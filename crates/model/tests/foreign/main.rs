@@ -3,5 +3,6 @@
 mod gguf;
 mod goldens;
 mod hostile;
+mod mutations;
 mod smollm2;
 mod support;
