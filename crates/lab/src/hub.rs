@@ -187,12 +187,16 @@ fn explain(error: &HFError, owner: &str, name: &str) -> String {
         HFError::LocalEntryNotFound { .. } => {
             "the local cache does not hold it, and HF_HUB_OFFLINE forbids to fetch it".into()
         }
-        HFError::RepoNotFound { .. } => {
-            "there is no such model, and no such file or directory here; check the name, and set HF_TOKEN if \
-             the model is private"
-                .into()
-        }
-        HFError::AuthRequired { .. } | HFError::Forbidden { .. } => format!(
+        // The hub does not tell strangers which names are taken.
+        HFError::RepoNotFound { .. } | HFError::AuthRequired { .. } => format!(
+            "there is no such model, or it is not public, and there is no such file or directory here; check the \
+             name, or accept its terms at https://huggingface.co/{owner}/{name} and set HF_TOKEN"
+        ),
+        HFError::RevisionNotFound { revision, .. } => format!(
+            "there is no revision `{revision}`; name a branch, tag or commit of \
+             https://huggingface.co/{owner}/{name}/tree/main"
+        ),
+        HFError::Forbidden { .. } => format!(
             "it needs permission; accept its terms at https://huggingface.co/{owner}/{name} and set HF_TOKEN"
         ),
         HFError::EntryNotFound { .. } => {

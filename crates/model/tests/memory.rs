@@ -1,7 +1,8 @@
 //! How much memory a pass may take, measured by counting what is allocated.
 
 use hadal_model::{
-    Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens, cross_entropy, load,
+    Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens, convert, cross_entropy, load,
+    save,
 };
 use hadal_residual::ResidualConfig;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -103,6 +104,28 @@ fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
             assert!(ratio > 1.6, "{policy}: this does not measure the pass: {peaks:?}");
         }
     }
+}
+
+/// A large model must fit: it is in memory once when it is loaded, and not at all when it is copied.
+#[test]
+fn loading_takes_a_model_once_and_converting_a_tensor_at_a_time() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = tempfile::tempdir().unwrap();
+    let shape = ModelConfig { d_model: 192, d_ff: 768, ..config("prenorm".parse().unwrap(), 12) };
+    let decoder = Decoder::fresh(&shape, 1, &Device::flex()).unwrap();
+    let bytes = 4 * decoder.parameters().iter().map(|(_, values)| values.len()).sum::<usize>();
+    let largest = 4 * shape.d_model * shape.d_ff;
+    let directory = place.path().join("model");
+    save(&decoder, &directory).unwrap();
+    drop(decoder);
+    let mut loaded = None;
+    let loading = peak(|| loaded = Some(load(&directory, &Device::flex()).unwrap()));
+    drop(loaded);
+    assert!(loading >= bytes, "{loading} bytes do not hold a model of {bytes}");
+    assert!(loading <= bytes + bytes / 20 + 2 * largest, "{loading} for a model of {bytes}");
+    let copy = place.path().join("copy");
+    let converting = peak(|| drop(convert(&directory, &copy, &mut |_, _| ()).unwrap()));
+    assert!(converting <= bytes / 10 + 3 * largest, "{converting} for a model of {bytes}");
 }
 
 /// The config is read before the weights and may say anything.

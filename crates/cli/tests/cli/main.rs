@@ -5,6 +5,7 @@ mod diagnose;
 mod formats;
 mod generate;
 mod hostile;
+mod hub;
 mod import;
 mod inspect;
 mod parity;
