@@ -8,6 +8,7 @@ pub mod diagnose;
 pub mod hub;
 pub mod optim;
 mod parity;
+pub mod perplexity;
 pub mod pool;
 pub mod prune;
 pub mod skip;

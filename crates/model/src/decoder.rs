@@ -130,7 +130,7 @@ pub enum PassError {
         reason: &'static str,
     },
     /// A site is not in the model.
-    #[error("sub-layer {} is not in this model of {sites}", site.index)]
+    #[error("the {site} is not in this model, whose blocks are 0 to {}", (sites / 2).saturating_sub(1))]
     UnknownSite {
         /// The site.
         site: Site,

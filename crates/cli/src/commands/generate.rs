@@ -82,7 +82,7 @@ impl Generate {
         self.set_skipping(&mut checkpoint)?;
         let skipped = Part::all_sites(&self.skip_blocks);
         checkpoint.decoder.leave_out(&skipped).map_err(Failure::usage)?;
-        let tokenizer = self.tokenizer(&checkpoint)?;
+        let tokenizer = tokenizer_of(&self.directory, self.tokenizer.as_deref(), &checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;
 
         let mut printer = Printer::after(&ids, &tokenizer, !self.json)?;
@@ -134,35 +134,40 @@ impl Generate {
         // The line break that `echo` adds is not part of what the user meant.
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
+}
 
-    fn tokenizer(&self, checkpoint: &Checkpoint) -> Result<Tokenizer, Failure> {
-        let vocab_size = checkpoint.decoder.config().vocab_size;
-        let own = || Tokenizer::of_model(&self.directory).map_err(Failure::failed);
-        let tokenizer = match &self.tokenizer {
-            Some(name) if name == Path::new("bytes") => Tokenizer::bytes(),
-            Some(file) => Tokenizer::from_file(file).map_err(Failure::failed)?,
-            None => match own()? {
-                Some(tokenizer) => tokenizer,
-                // Exactly the bytes, with or without an end token: nothing else it could be.
-                None if (256..=257).contains(&vocab_size) => Tokenizer::bytes(),
-                None => {
-                    return Err(Failure::failed(format!(
-                        "{} is missing; copy the model's tokenizer there, or name one with --tokenizer \
-                         FILE, or --tokenizer bytes for a byte model",
-                        self.directory.join("tokenizer.json").display()
-                    )));
-                }
-            },
-        };
-        // A byte model may have no room for the end token that would also begin a text.
-        let begin = checkpoint.begin.or(tokenizer.begin());
-        let tokenizer = tokenizer.with_begin(begin.filter(|&id| (id as usize) < vocab_size));
-        Ok(if checkpoint.ends.is_empty() {
-            tokenizer
-        } else {
-            tokenizer.with_ends(checkpoint.ends.clone())
-        })
-    }
+/// The tokenizer that was named, or else the model's own, with the ends that the model's files state.
+pub(super) fn tokenizer_of(
+    model: &Path,
+    named: Option<&Path>,
+    checkpoint: &Checkpoint,
+) -> Result<Tokenizer, Failure> {
+    let vocab_size = checkpoint.decoder.config().vocab_size;
+    let own = || Tokenizer::of_model(model).map_err(Failure::failed);
+    let tokenizer = match named {
+        Some(name) if name == Path::new("bytes") => Tokenizer::bytes(),
+        Some(file) => Tokenizer::from_file(file).map_err(Failure::failed)?,
+        None => match own()? {
+            Some(tokenizer) => tokenizer,
+            // Exactly the bytes, with or without an end token: nothing else it could be.
+            None if (256..=257).contains(&vocab_size) => Tokenizer::bytes(),
+            None => {
+                return Err(Failure::failed(format!(
+                    "{} is missing; copy the model's tokenizer there, or name one with --tokenizer \
+                     FILE, or --tokenizer bytes for a byte model",
+                    model.join("tokenizer.json").display()
+                )));
+            }
+        },
+    };
+    // A byte model may have no room for the end token that would also begin a text.
+    let begin = checkpoint.begin.or(tokenizer.begin());
+    let tokenizer = tokenizer.with_begin(begin.filter(|&id| (id as usize) < vocab_size));
+    Ok(if checkpoint.ends.is_empty() {
+        tokenizer
+    } else {
+        tokenizer.with_ends(checkpoint.ends.clone())
+    })
 }
 
 fn prompt_ids(prompt: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {

@@ -10,6 +10,7 @@ mod generate;
 mod import;
 mod inspect;
 mod parity;
+mod perplexity;
 mod policies;
 mod prune;
 mod report;
@@ -35,6 +36,7 @@ pub(crate) enum Command {
     Parity(parity::Parity),
     Inspect(inspect::Inspect),
     Generate(generate::Generate),
+    Perplexity(perplexity::PerplexityCommand),
     Bench(bench::Bench),
     Prune(prune::Prune),
     Export(export::Export),
@@ -57,6 +59,7 @@ impl Command {
             Self::Parity(command) => command.run(),
             Self::Inspect(command) => command.run(),
             Self::Generate(command) => command.run(),
+            Self::Perplexity(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Prune(command) => command.run(),
             Self::Export(command) => command.run(),

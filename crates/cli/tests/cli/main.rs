@@ -9,6 +9,7 @@ mod hub;
 mod import;
 mod inspect;
 mod parity;
+mod perplexity;
 mod policies;
 mod prune;
 mod report;
@@ -19,7 +20,8 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
+    "perplexity",
     "policies",
     "parity",
     "inspect",

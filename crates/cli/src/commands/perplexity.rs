@@ -1,0 +1,110 @@
+//! `hadal perplexity`: how well a model predicts a text.
+
+use super::generate::tokenizer_of;
+use crate::failure::Failure;
+use crate::output::{grouped, print_json, spinner};
+use clap::Args;
+use hadal_lab::perplexity::{Chunks, perplexity};
+use hadal_lab::pool::{in_pool, start_pool};
+use hadal_model::{Device, Part, load};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure how well a model predicts a text
+///
+/// Counted as llama.cpp's llama-perplexity does: the text is cut into chunks, each begins with the begin token if the
+/// tokenizer adds one, and the second half of each is scored. Perplexities of models with different tokenizers cannot be
+/// compared.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  hadal perplexity model-Q4_1.gguf --data wiki.test.raw
+  hadal perplexity DIR --data text.txt --context 2048 --chunks 20
+  hadal perplexity DIR --data text.txt --skip-blocks 17,18,attn:20 --json")]
+pub(crate) struct PerplexityCommand {
+    /// Model directory, or a GGUF file
+    model: PathBuf,
+    /// A text
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    /// Tokens of a chunk [default: 512, or what the model can read]
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<usize>,
+    /// Stop after so many chunks [default: the whole text]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    chunks: Option<u64>,
+    /// `bytes`, or a tokenizer.json other than MODEL's
+    #[arg(long, value_name = "bytes|FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
+    #[arg(long, value_name = "PART,..", value_delimiter = ',')]
+    skip_blocks: Vec<Part>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What llama.cpp reads at a time.
+const CONTEXT: usize = 512;
+
+impl PerplexityCommand {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        // A pool that cannot be made is made by rayon itself when it is first needed.
+        let _ = start_pool(None);
+        let text = std::fs::read_to_string(&self.data).map_err(|error| {
+            Failure::usage(format!("cannot read {} as text: {error}", self.data.display()))
+        })?;
+        let spinner = spinner(format!("loading {}", self.model.display()));
+        let mut checkpoint = load(&self.model, &Device::flex()).map_err(Failure::failed)?;
+        spinner.finish_and_clear();
+        let parts = Part::all_sites(&self.skip_blocks);
+        checkpoint.decoder.leave_out(&parts).map_err(Failure::usage)?;
+        let tokenizer = tokenizer_of(&self.model, self.tokenizer.as_deref(), &checkpoint)?;
+        let ids = tokenizer.encode(&text).map_err(Failure::failed)?;
+        let chunks = Chunks {
+            context: self
+                .context
+                .unwrap_or_else(|| CONTEXT.min(checkpoint.decoder.config().max_seq_len)),
+            most: self.chunks.map(|chunks| usize::try_from(chunks).unwrap_or(usize::MAX)),
+            begin: tokenizer.begin().filter(|begin| ids.first() == Some(begin)),
+        };
+        let bar = bar();
+        let found = in_pool(|| {
+            perplexity(&checkpoint.decoder, &ids, &chunks, &mut |so_far, all| {
+                bar.set_length(all as u64);
+                bar.set_position(so_far.chunks as u64);
+                bar.set_message(format!("{:.4}", so_far.perplexity));
+            })
+        });
+        bar.finish_and_clear();
+        let found = found.map_err(Failure::usage)?;
+        if self.json {
+            print_json(&found)?;
+        } else {
+            let spread = found
+                .loss_error
+                .map_or(String::new(), |error| format!(" +- {:.4}", found.perplexity * error));
+            writeln!(
+                io::stdout(),
+                "perplexity {:.4}{spread}, loss {:.5} nats, {} tokens scored in {} chunks of {}",
+                found.perplexity,
+                found.loss,
+                grouped(found.scored as i128),
+                found.chunks,
+                grouped(found.context as i128),
+            )?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn bar() -> ProgressBar {
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template(
+        "{bar:24} {pos}/{len} chunks, {eta} left, perplexity so far {msg}",
+    );
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
