@@ -23,6 +23,7 @@ mod part;
 mod rope;
 mod rope_scaling;
 mod sampling;
+mod streamed;
 mod tally;
 mod tensor_file;
 mod tokenizer;
