@@ -92,9 +92,18 @@ def check_policies(hadal, place):
         trace = load_file(golden / "trace.safetensors")
         compare(f"transformers: {golden.name} as {name}", logits(out, trace["input_ids"]), trace["logits"])
         if name == "HadalForCausalLM":
-            model, ids = loaded(out), torch.tensor(trace["input_ids"][:, :5]).long()
-            write = lambda cached: model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=cached)
-            assert torch.equal(write(True), write(False)), "a cache changes what is written"
+            check_cache(out, trace["input_ids"][:, :5])
+
+
+def check_cache(directory, ids):
+    """What is written does not depend on a cache, nor on padding."""
+    model, ids = loaded(directory), torch.tensor(ids).long()
+    write = lambda cached: model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=cached)
+    assert torch.equal(write(True), write(False)), f"{directory}: a cache changes what is written"
+    padded, mask = (torch.nn.functional.pad(x, (2, 0)) for x in (ids, torch.ones_like(ids)))
+    with torch.no_grad():
+        difference = (model(padded, attention_mask=mask).logits[:, 2:] - model(ids).logits).abs().max()
+    assert difference < TOLERANCE, f"{directory}: padding changes logits by {difference}"
 
 
 def random_model(out, cfg):
@@ -148,6 +157,9 @@ def check_the_rest(hadal, place):
             # The exported directory is a model of ours, too.
             save_file({"input_ids": ids, "logits": logits(out, ids)}, directory / "trace.safetensors")
             run(hadal, "parity", directory, "--tolerance", TOLERANCE)
+        # Dynamic frequencies change with the length of a pass, so a cache holds older ones.
+        if architecture == "HadalForCausalLM" and "dynamic" not in name:
+            check_cache(out, ids[:, :5])
         print(f"transformers and hadal agree to {TOLERANCE}: {name} as {architecture}", flush=True)
 
 
@@ -170,10 +182,14 @@ def check_stories(hadal, place):
         assert theirs == ours, (theirs, ours)
     ids = AutoTokenizer.from_pretrained(place / "stories-2-exported")(text)["input_ids"]
     expected = logits(place / "stories-2", [ids])
-    for kind, tolerance in [("f32", LLAMA_CPP), ("f16", 2e-2), ("q8_0", 2e-1)]:
+    for kind, tolerance in [("f32", LLAMA_CPP), ("f16", 1e-2), ("q8_0", 5e-2)]:
         path = place / f"stories-{kind}.gguf"
         export(hadal, place / "stories-2", path, kind)
-        compare_llama_cpp(f"llama.cpp: stories without 2, {kind}", path, [ids], expected, tolerance)
+        # The file's own numbers: what is left is how llama.cpp computes with them, activations in f16 and 8 bits.
+        export(hadal, path, place / f"stories-{kind}")
+        stored = logits(place / f"stories-{kind}", [ids])
+        print(f"  {kind} changes logits by {np.abs(stored - expected).max():.1e}")
+        compare_llama_cpp(f"llama.cpp: stories without 2, {kind}", path, [ids], stored, tolerance)
 
 
 def llama_cpp(path, context=256):

@@ -25,13 +25,20 @@ impl Streamed {
         self.shape.iter().product::<usize>() * each
     }
 
-    fn encode(&self, values: Vec<f32>) -> Vec<u8> {
-        let values = values.into_iter();
+    fn encode(&self, values: &[f32]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.bytes());
         match self.dtype {
-            Dtype::F16 => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
-            Dtype::BF16 => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
-            _ => values.flat_map(f32::to_le_bytes).collect(),
+            Dtype::F16 => each(values, &mut bytes, |value| f16::from_f32(value).to_le_bytes()),
+            Dtype::BF16 => each(values, &mut bytes, |value| bf16::from_f32(value).to_le_bytes()),
+            _ => each(values, &mut bytes, f32::to_le_bytes),
         }
+        bytes
+    }
+}
+
+fn each<const N: usize>(values: &[f32], bytes: &mut Vec<u8>, encode: impl Fn(f32) -> [u8; N]) {
+    for &value in values {
+        bytes.extend_from_slice(&encode(value));
     }
 }
 
@@ -102,7 +109,7 @@ impl<E> View for Lazy<'_, '_, E> {
         }
         match (shared.read)(self.place) {
             Ok(values) => {
-                let bytes = self.tensor.encode(values);
+                let bytes = self.tensor.encode(&values);
                 shared.done += bytes.len() as u64;
                 let (done, all) = (shared.done, shared.all);
                 (shared.progress)(done, all);

@@ -109,9 +109,9 @@ const BETAS: [f64; 2] = [32.0, 1.0];
 impl Architecture {
     /// The architecture whose models compute the same, or why there is none.
     pub(super) fn of(config: &ModelConfig) -> Result<Self, ExportError> {
-        const OWN_CODE: &str = "--format hf writes it with its own code for transformers";
         let refuse = |what: String, reason: &str| {
-            Err(ExportError::Unsupported { what, reason: format!("{reason}; {OWN_CODE}") })
+            let reason = format!("{reason}; --format hf writes it for transformers");
+            Err(ExportError::Unsupported { what, reason })
         };
         if !plain_stream(&config.residual) {
             let what = format!("the residual policy {}", config.residual);
