@@ -1,9 +1,9 @@
 //! Plain tables, readable numbers, and JSON for scripts.
 
 use crate::failure::Failure;
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 /// Rows under a head line, columns as wide as their longest cell.
@@ -48,6 +48,22 @@ pub(crate) fn spinner(message: String) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(message);
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
+}
+
+/// A bar of bytes on stderr; invisible when nobody looks.
+pub(crate) fn bytes_bar(message: String) -> ProgressBar {
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template(
+        "{msg} {bar:24} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left",
+    );
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.with_message(message)
+}
+
+/// Moves a bar of bytes.
+pub(crate) fn show_bytes(bar: &ProgressBar, done: u64, all: u64) {
+    bar.set_length(all.max(1));
+    bar.set_position(done);
 }
 
 /// Prints a value as indented JSON on stdout.

@@ -24,6 +24,7 @@ mod recording;
 mod rope;
 mod rope_scaling;
 mod sampling;
+mod streamed;
 mod tally;
 mod tensor_file;
 mod tokenizer;

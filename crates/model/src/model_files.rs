@@ -2,10 +2,14 @@
 
 use crate::checkpoint::{CONFIG, CheckpointError};
 use crate::config::ModelConfig;
+use crate::decoder::Decoder;
 use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
+use burn::tensor::Device;
+use hadal_gguf::Gguf;
+use hadal_residual::Weights;
 use serde_json::Value;
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -13,6 +17,10 @@ use std::path::Path;
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 /// Hugging Face's place for the tokens that begin and end a text.
 pub(crate) const GENERATION: &str = "generation_config.json";
+/// Where a chat's turns are put together, in Hugging Face's directories.
+pub(crate) const CHAT_TEMPLATE: &str = "chat_template.jinja";
+/// The tokenizer's settings there, which may hold the template too.
+pub(crate) const TOKENIZER_SETTINGS: &str = "tokenizer_config.json";
 
 /// An open model.
 pub(crate) struct ModelFiles {
@@ -49,6 +57,47 @@ impl ModelFiles {
         let weights = Box::new(Shards::open(path, naming)?);
         Ok(Self { config, begin, ends, weights })
     }
+
+    /// Where each parameter is, if all of them are there and nothing else is. None is read.
+    pub(crate) fn places(&self) -> Result<Vec<Place>, CheckpointError> {
+        // Parameters are declared, not made: nothing of this is in memory.
+        let decoder = Decoder::declare(&self.config, Weights::fresh(0, &Device::flex()));
+        let mut reading = Reading::new(&*self.weights);
+        let mut places = Vec::new();
+        for declared in decoder.declared() {
+            if let Some(stored) = reading.locate(&declared.name, &declared.shape) {
+                let (ours, shape) = (declared.name.clone(), declared.shape.clone());
+                places.push(Place { ours, stored, shape });
+            }
+        }
+        reading.finish()?;
+        Ok(places)
+    }
+}
+
+/// Where a parameter is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its name in our checkpoints.
+    pub(crate) ours: String,
+    /// Its name where it is stored.
+    pub(crate) stored: String,
+    pub(crate) shape: Vec<usize>,
+}
+
+/// How a model puts the turns of a chat together, if it says so.
+pub(crate) fn chat_template(model: &Path) -> Result<Option<String>, CheckpointError> {
+    if is_gguf(model) {
+        return Ok(Gguf::open(model)?.find("tokenizer.chat_template")?);
+    }
+    let file = model.join(CHAT_TEMPLATE);
+    if file.exists() {
+        let io = |reason| CheckpointError::Io { action: "read", path: file.clone(), reason };
+        return fs::read_to_string(&file).map(Some).map_err(io);
+    }
+    let settings = fs::read(model.join(TOKENIZER_SETTINGS)).ok();
+    let json: Option<Value> = settings.and_then(|text| serde_json::from_slice(&text).ok());
+    Ok(json.and_then(|json| Some(json.get("chat_template")?.as_str()?.to_owned())))
 }
 
 /// No config is this long; something else was given by mistake.
@@ -77,9 +126,11 @@ pub(crate) fn describe_file(path: &Path) -> Result<(Imported, Naming), Checkpoin
         )));
     }
     let (imported, naming) = if json["model_type"] == "hadal" {
-        let config: ModelConfig = serde_json::from_value(json)
+        let begin = token_ids(&json, "bos_token_id").first().copied();
+        let ends = token_ids(&json, "eos_token_id");
+        let config: ModelConfig = serde_json::from_value(ours(json))
             .map_err(|error| wrong(format!("this is not a model config: {error}")))?;
-        (Imported { config, begin: None, ends: Vec::new() }, Naming::Ours)
+        (Imported { config, begin, ends }, Naming::Ours)
     } else {
         let imported = describe(&json).map_err(wrong)?;
         let tied = imported.config.tie_embeddings;
@@ -90,6 +141,14 @@ pub(crate) fn describe_file(path: &Path) -> Result<(Imported, Naming), Checkpoin
         .check()
         .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
     Ok((imported, naming))
+}
+
+/// Our config, which lies within that of a model that was exported with its own code.
+fn ours(mut json: Value) -> Value {
+    match json.get_mut("hadal") {
+        Some(inner) if inner.is_object() => inner.take(),
+        _ => json,
+    }
 }
 
 /// Reads the parameters that a model declares, and remembers what is wrong and what is left over.

@@ -1,7 +1,7 @@
 //! `hadal export`: a model for other tools.
 
 use crate::failure::Failure;
-use crate::output::{print_json, spinner};
+use crate::output::{bytes_bar, print_json, show_bytes};
 use clap::{Args, ValueEnum};
 use hadal_model::{ExportError, ExportFormat, ExportType, export};
 use serde_json::json;
@@ -11,18 +11,23 @@ use std::process::ExitCode;
 
 /// Write a model for transformers or llama.cpp
 ///
-/// A model can be exported if another tool computes the same: prenorm, and lns with its scales folded into the
-/// gains, with the MLP swiglu. It becomes a Llama, or with qk_norm a Qwen3. Existing files are never overwritten.
+/// MODEL is a directory of hadal or Hugging Face, the folder of a finished run, or a .gguf file. Tokenizer, chat template
+/// and the tokens that begin and end a text go along.
+///
+/// Prenorm and lns models with swiglu become a Llama, Mistral, Qwen2 or Qwen3, by what they have. For transformers
+/// any other model is written with its own code, modeling_hadal.py (load it with trust_remote_code=True); llama.cpp has
+/// nothing like it, and it is refused. Nothing is ever overwritten. docs/export.md has the details.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  hadal export runs/llama/model --out llama --format hf
-  hadal export runs/llama/model --out llama-bf16 --format hf --type bf16
-  hadal export runs/llama/model --out llama.gguf --format gguf --type q8_0
-  hadal export runs/llama/model --out llama.gguf --format gguf --json")]
+  hadal export runs/llama --out llama --format hf
+  hadal export runs/llama --out llama.gguf --format gguf --type q8_0
+  hadal export SmolLM2-135M.gguf --out smollm2 --format hf --type bf16
+  hadal export Qwen2.5-0.5B --out qwen.gguf --format gguf --type f16
+  hadal export runs/mgr --out mgr --format hf --json")]
 pub(crate) struct Export {
-    /// Directory with the model
-    directory: PathBuf,
+    /// The model: a directory, a run or a .gguf file
+    model: PathBuf,
     /// Where to write: a directory for hf, a file for gguf
     #[arg(long, value_name = "DIR|FILE")]
     out: PathBuf,
@@ -64,9 +69,10 @@ impl Export {
             Kind::Bf16 => ExportType::Bf16,
             Kind::Q8_0 => ExportType::Q8_0,
         };
-        let spinner = spinner(format!("exporting {}", self.directory.display()));
-        let exported = export(&self.directory, &self.out, format, kind);
-        spinner.finish_and_clear();
+        let bar = bytes_bar(format!("writing {}", self.out.display()));
+        let mut progress = |done, all| show_bytes(&bar, done, all);
+        let exported = export(&self.model, &self.out, format, kind, &mut progress);
+        bar.finish_and_clear();
         let exported = exported.map_err(failed)?;
         if self.json {
             print_json(&json!({

@@ -1,13 +1,12 @@
 //! `hadal import`: a model of another maker as a directory of ours.
 
 use crate::failure::Failure;
-use crate::output::{Table, grouped, print_json, scaled};
+use crate::output::{Table, bytes_bar, grouped, print_json, scaled, show_bytes};
 use clap::Args;
 use hadal_lab::hub::{ModelName, fetch_model};
 use hadal_model::{Converted, ModelConfig, ModelCost, convert};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -57,13 +56,13 @@ impl Import {
             self.check_out(name.short())?;
             let bar = bytes_bar(format!("fetching {name}"));
             let shown = bar.clone();
-            let fetched = fetch_model(&name, move |done, all| show(&shown, done, all));
+            let fetched = fetch_model(&name, move |done, all| show_bytes(&shown, done, all));
             bar.finish_and_clear();
             (fetched.map_err(Failure::failed)?, name.short().to_owned())
         };
         let out = self.check_out(&short)?;
         let bar = bytes_bar(format!("writing {}", out.display()));
-        let converted = convert(&source, &out, &mut |done, all| show(&bar, done, all));
+        let converted = convert(&source, &out, &mut |done, all| show_bytes(&bar, done, all));
         bar.finish_and_clear();
         let converted = converted.map_err(Failure::failed)?;
         let cost = ModelCost::of(&converted.config).map_err(Failure::failed)?;
@@ -101,20 +100,6 @@ fn short_name(path: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
     let name = if path.is_file() { absolute.file_stem() } else { absolute.file_name() };
     name.map_or_else(|| "imported".into(), |name| name.to_string_lossy().into_owned())
-}
-
-fn bytes_bar(message: String) -> ProgressBar {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
-    let style = ProgressStyle::with_template(
-        "{msg} {bar:24} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left",
-    );
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.with_message(message)
-}
-
-fn show(bar: &ProgressBar, done: u64, all: u64) {
-    bar.set_length(all.max(1));
-    bar.set_position(done);
 }
 
 fn print(out: &Path, converted: &Converted, cost: &ModelCost) -> io::Result<()> {

@@ -1,39 +1,44 @@
 //! A file that llama.cpp loads.
 
 use super::names::gguf;
-use super::vocabulary::Vocabulary;
-use super::{ExportError, ExportType, Exported, Family, Model};
-use hadal_gguf::{Fault, Metadata, TensorInfo, TensorType, Writer};
+use super::source::Source;
+use super::target::Architecture;
+use super::vocabulary::Tokens;
+use super::{ExportError, ExportType, Exported, rope};
+use crate::model_files::Place;
+use hadal_gguf::{Fault, Gguf, Metadata, TensorInfo, TensorType, Writer};
 use std::path::Path;
 
 /// What files with quantised tensors say about the blocks' layout.
 const QUANTIZATION_VERSION: u32 = 2;
+/// What llama.cpp divides rotary frequencies by.
+const DIVISORS: &str = "rope_freqs.weight";
+const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
 pub(super) fn write(
-    model: &Model,
-    directory: &Path,
+    source: &Source,
     out: &Path,
     kind: ExportType,
+    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Exported, ExportError> {
-    let mut notes = Vec::new();
-    let architecture = match model.family {
-        Family::Llama => "llama",
-        Family::Qwen3 => "qwen3",
-    };
-    let mut metadata = metadata(model, architecture, kind, directory);
-    let vocabulary = Vocabulary::of(model, &directory.join("tokenizer.json"))?;
-    vocabulary.write(model, &mut metadata);
-    notes.extend(vocabulary.notes);
+    let architecture = Architecture::of(&source.config)?;
+    let mut metadata = metadata(source, architecture, kind);
+    vocabulary(source, &mut metadata)?;
 
+    let divisors = rope::divisors(&source.config);
     let mut tensors = Vec::new();
+    if let Some(divisors) = &divisors {
+        tensors.push(describe(DIVISORS, &[divisors.len()], TensorType::F32)?);
+    }
     let mut unpacked = Vec::new();
-    for (name, shape) in &model.shapes {
-        let info = describe(&gguf(name), shape, tensor_type(kind))?;
+    for Place { ours, shape, .. } in &source.places {
+        let info = describe(&gguf(ours), shape, tensor_type(kind))?;
         if shape.len() > 1 && info.kind() != tensor_type(kind) {
             unpacked.push(info.name().to_owned());
         }
         tensors.push(info);
     }
+    let mut notes = Vec::new();
     if !unpacked.is_empty() {
         notes.push(format!(
             "{} tensors have rows that are not multiples of 32 and are stored as F16: {}",
@@ -41,17 +46,47 @@ pub(super) fn write(
             unpacked.join(", ")
         ));
     }
-    let names: Vec<String> = tensors.iter().map(|info| info.name().to_owned()).collect();
+    let sizes: Vec<u64> = tensors.iter().map(|info| info.byte_length() as u64).collect();
+    let all = sizes.iter().sum();
+    // Tensors that do not come from the model stand in front.
+    let (made, stored) = sizes.split_at(sizes.len() - source.places.len());
+    let mut done: u64 = made.iter().sum();
     let mut writer = Writer::create(out, &metadata, tensors)?;
-    for ((ours, shape), name) in model.shapes.iter().zip(&names) {
-        let values = model.weights.get(ours).map(Vec::as_slice).unwrap_or_default();
-        match rotated(ours, model.family) {
-            true => writer.rows(name, &interleaved(values, shape, model.config.head_dim))?,
-            false => writer.rows(name, values)?,
+    if let Some(divisors) = &divisors {
+        writer.rows(DIVISORS, divisors)?;
+    }
+    for (place, bytes) in source.places.iter().zip(stored) {
+        let values = source.folded(place)?;
+        let name = gguf(&place.ours);
+        match rotated(&place.ours, architecture) {
+            true => {
+                let rows = interleaved(&values, &place.shape, source.config.head_dim);
+                writer.rows(&name, &rows)?;
+            }
+            false => writer.rows(&name, &values)?,
         }
+        done += bytes;
+        progress(done, all);
     }
     writer.finish()?;
-    Ok(Exported { architecture: architecture.into(), files: vec![out.into()], notes })
+    Ok(Exported { architecture: architecture.name().into(), files: vec![out.into()], notes })
+}
+
+/// The tokenizer: that of a GGUF file as it is, any other translated.
+fn vocabulary(source: &Source, metadata: &mut Metadata) -> Result<(), ExportError> {
+    if source.is_gguf() {
+        let file = Gguf::open(&source.path)?;
+        for (key, value) in file.metadata().iter().filter(|(key, _)| key.starts_with("tokenizer."))
+        {
+            metadata.set(key, value.clone());
+        }
+        return Ok(());
+    }
+    Tokens::of(source)?.write(source, metadata);
+    if let Some(template) = &source.chat_template {
+        metadata.set(CHAT_TEMPLATE, template.as_str());
+    }
+    Ok(())
 }
 
 fn tensor_type(kind: ExportType) -> TensorType {
@@ -75,15 +110,16 @@ fn describe(name: &str, shape: &[usize], kind: TensorType) -> Result<TensorInfo,
 }
 
 /// Whether llama.cpp rotates neighbours where we rotate halves. It does so for Llama alone.
-fn rotated(ours: &str, family: Family) -> bool {
-    family == Family::Llama
-        && (ours.ends_with(".attn.q.weight") || ours.ends_with(".attn.k.weight"))
+fn rotated(ours: &str, architecture: Architecture) -> bool {
+    let turned = [".attn.q.weight", ".attn.k.weight", ".attn.q.bias", ".attn.k.bias"];
+    architecture == Architecture::Llama && turned.iter().any(|part| ours.ends_with(part))
 }
 
 /// The rows of each head in the order 0, h/2, 1, h/2 + 1, ..: the two rows that a rotation mixes become
 /// neighbours.
 fn interleaved(values: &[f32], shape: &[usize], head_dim: usize) -> Vec<f32> {
-    let width = shape.last().copied().unwrap_or(1);
+    // The rows of a bias are single numbers.
+    let width = shape.get(1).copied().unwrap_or(1);
     let half = head_dim / 2;
     let row = |index: usize| &values[index * width..(index + 1) * width];
     let heads = values.len() / width / head_dim;
@@ -93,13 +129,13 @@ fn interleaved(values: &[f32], shape: &[usize], head_dim: usize) -> Vec<f32> {
         .collect()
 }
 
-fn metadata(model: &Model, architecture: &str, kind: ExportType, directory: &Path) -> Metadata {
-    let config = &model.config;
+fn metadata(source: &Source, architecture: Architecture, kind: ExportType) -> Metadata {
+    let (config, architecture) = (&source.config, architecture.name());
     let mut metadata = Metadata::default();
     metadata.set("general.architecture", architecture);
     metadata.set("general.type", "model");
-    if let Some(name) = std::path::absolute(directory).ok().as_deref().and_then(Path::file_name) {
-        metadata.set("general.name", name.to_string_lossy().as_ref());
+    if let Some(name) = source.name() {
+        metadata.set("general.name", name.as_str());
     }
     // llama.cpp's numbers for what most tensors are.
     let file_type: u32 = match kind {
@@ -119,7 +155,6 @@ fn metadata(model: &Model, architecture: &str, kind: ExportType, directory: &Pat
         ("attention.head_count_kv", config.n_kv_heads),
         ("attention.key_length", config.head_dim),
         ("attention.value_length", config.head_dim),
-        ("rope.dimension_count", config.head_dim),
         ("vocab_size", config.vocab_size),
     ] {
         // The config's bounds are far below this.
@@ -127,7 +162,7 @@ fn metadata(model: &Model, architecture: &str, kind: ExportType, directory: &Pat
     }
     let epsilon = format!("{architecture}.attention.layer_norm_rms_epsilon");
     metadata.set(&epsilon, config.norm_eps as f32);
-    metadata.set(&format!("{architecture}.rope.freq_base"), config.rope_theta as f32);
+    rope::metadata(config, architecture, &mut metadata);
     metadata
 }
 
@@ -141,6 +176,7 @@ mod tests {
         let rows: Vec<f32> = (0..8u8).map(f32::from).collect();
         let moved = interleaved(&rows, &[8, 1], 4);
         assert_eq!(moved, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+        assert_eq!(interleaved(&rows, &[8], 4), moved);
     }
 
     #[test]

@@ -1,31 +1,39 @@
 //! A directory that `transformers` loads.
 
 use super::names::hugging_face;
-use super::{ExportError, ExportType, Exported, Family, Model, io_error};
-use half::{bf16, f16};
+use super::source::Source;
+use super::target::Family;
+use super::{ExportError, ExportType, Exported, io_error, own_code, rope};
+use crate::model_files::{CHAT_TEMPLATE, GENERATION, Place, TOKENIZER, TOKENIZER_SETTINGS};
+use crate::streamed::{Interrupted, Streamed, write_streamed};
+use half::f16;
 use safetensors::SafeTensorError;
-use safetensors::tensor::{Dtype, TensorView};
+use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What belongs to the tokenizer and to generation; it is copied as it is.
-const COPIED: [&str; 5] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
+const COPIED: [&str; 9] = [
+    TOKENIZER,
+    TOKENIZER_SETTINGS,
+    CHAT_TEMPLATE,
+    GENERATION,
     "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
 ];
 
 pub(super) fn write(
-    model: &Model,
-    directory: &Path,
+    source: &Source,
     out: &Path,
     kind: ExportType,
+    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Exported, ExportError> {
     fs::create_dir_all(out).map_err(io_error("create", out))?;
-    let written = write_all(model, directory, out, kind);
+    let written = write_all(source, out, kind, progress);
     if written.is_err() {
         // The first failure is what the user must know; half a directory helps nobody.
         let _ = fs::remove_dir_all(out);
@@ -34,38 +42,48 @@ pub(super) fn write(
 }
 
 fn write_all(
-    model: &Model,
-    directory: &Path,
+    source: &Source,
     out: &Path,
     kind: ExportType,
+    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Exported, ExportError> {
-    let mut files = Vec::new();
     let mut notes = Vec::new();
-    for name in COPIED {
-        let (from, to) = (directory.join(name), out.join(name));
-        if from.is_file() {
-            fs::copy(&from, &to).map_err(io_error("write", &to))?;
-            files.push(to);
+    let mut files = tokenizer(source, out)?;
+    if source.vocabulary.is_none() {
+        notes.push(match source.tokenizer {
+            Some(_) => "there is no tokenizer to go with it: bytes are their own token ids".into(),
+            None => "there is no tokenizer to go with it".into(),
+        });
+    }
+    let family = Family::of(&source.config);
+    let (architecture, mut config) = match family {
+        Some(family) => (family.class(), family_config(source, family)),
+        None => {
+            let path = out.join(own_code::FILE);
+            fs::write(&path, own_code::CODE).map_err(io_error("write", &path))?;
+            files.push(path);
+            notes.push(
+                "no architecture of transformers computes this, so it brings its own code along: load it with \
+                 trust_remote_code=True"
+                    .into(),
+            );
+            (own_code::CLASS, own_code::config(source))
         }
-    }
-    let has_tokenizer = out.join("tokenizer.json").is_file();
-    if has_tokenizer && !out.join("tokenizer_config.json").is_file() {
-        files.push(put(out, "tokenizer_config.json", &tokenizer_config(model))?);
-    }
-    if !has_tokenizer {
-        notes
-            .push("there is no tokenizer.json to go with it: bytes are their own token ids".into());
-    }
-    files.push(put(out, "config.json", &config(model, kind))?);
-    files.push(tensors(model, &out.join("model.safetensors"), kind)?);
-    Ok(Exported { architecture: architecture(model.family).into(), files, notes })
-}
+    };
+    config["bos_token_id"] = json!(source.begin);
+    config["eos_token_id"] = ends(source);
+    config["torch_dtype"] = dtype(kind).1.into();
+    files.push(put(out, "config.json", &config)?);
 
-fn architecture(family: Family) -> &'static str {
-    match family {
-        Family::Llama => "LlamaForCausalLM",
-        Family::Qwen3 => "Qwen3ForCausalLM",
+    let tensors = tensors(source, family);
+    let zeros = tensors.iter().filter(|tensor| tensor.from.is_none()).count();
+    if zeros > 0 {
+        notes.push(format!(
+            "{zeros} biases that {architecture} has and this model has not are zero"
+        ));
     }
+    files.push(weights(source, family, &tensors, &out.join("model.safetensors"), kind, progress)?);
+    Ok(Exported { architecture: architecture.into(), files, notes })
 }
 
 fn put(out: &Path, name: &str, value: &Value) -> Result<PathBuf, ExportError> {
@@ -74,21 +92,65 @@ fn put(out: &Path, name: &str, value: &Value) -> Result<PathBuf, ExportError> {
     Ok(path)
 }
 
-fn config(model: &Model, kind: ExportType) -> Value {
-    let config = &model.config;
-    let ends = match model.ends.as_slice() {
+/// The tokenizer, and what stands around texts and chats.
+fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
+    let mut files = Vec::new();
+    if !source.is_gguf() {
+        for name in COPIED {
+            let (from, to) = (source.path.join(name), out.join(name));
+            if from.is_file() {
+                fs::copy(&from, &to).map_err(io_error("write", &to))?;
+                files.push(to);
+            }
+        }
+    }
+    let missing = |name: &str| !out.join(name).exists();
+    if let Some(vocabulary) = &source.vocabulary {
+        if missing(TOKENIZER) {
+            files.push(put(out, TOKENIZER, &vocabulary.json)?);
+        }
+        if missing(TOKENIZER_SETTINGS) {
+            files.push(put(out, TOKENIZER_SETTINGS, &tokenizer_settings(source))?);
+        }
+    }
+    if let Some(text) = &source.chat_template
+        && missing(CHAT_TEMPLATE)
+    {
+        let path = out.join(CHAT_TEMPLATE);
+        fs::write(&path, text).map_err(io_error("write", &path))?;
+        files.push(path);
+    }
+    if missing(GENERATION) && (source.begin.is_some() || !source.ends.is_empty()) {
+        let tokens = json!({"bos_token_id": source.begin, "eos_token_id": ends(source)});
+        files.push(put(out, GENERATION, &tokens)?);
+    }
+    Ok(files)
+}
+
+fn tokenizer_settings(source: &Source) -> Value {
+    let text = |id: Option<u32>| id.and_then(|id| source.tokenizer.as_ref()?.token(id));
+    json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": text(source.begin),
+        "eos_token": text(source.ends.first().copied()),
+        "model_max_length": source.config.max_seq_len,
+        "clean_up_tokenization_spaces": false,
+    })
+}
+
+fn ends(source: &Source) -> Value {
+    match source.ends.as_slice() {
         [] => Value::Null,
         [one] => json!(one),
         all => json!(all),
-    };
-    let dtype = match kind {
-        ExportType::F16 => "float16",
-        ExportType::Bf16 => "bfloat16",
-        ExportType::F32 | ExportType::Q8_0 => "float32",
-    };
+    }
+}
+
+fn family_config(source: &Source, family: Family) -> Value {
+    let config = &source.config;
     let mut json = json!({
-        "architectures": [architecture(model.family)],
-        "model_type": match model.family { Family::Llama => "llama", Family::Qwen3 => "qwen3" },
+        "architectures": [family.class()],
+        "model_type": family.model_type(),
         "vocab_size": config.vocab_size,
         "hidden_size": config.d_model,
         "intermediate_size": config.d_ff,
@@ -98,58 +160,116 @@ fn config(model: &Model, kind: ExportType) -> Value {
         "head_dim": config.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope_theta,
-        "max_position_embeddings": config.max_seq_len,
         "tie_word_embeddings": config.tie_embeddings,
-        "attention_bias": false,
-        "bos_token_id": model.begin,
-        "eos_token_id": ends,
-        "torch_dtype": dtype,
     });
-    match model.family {
-        Family::Llama => json["mlp_bias"] = false.into(),
-        Family::Qwen3 => json["use_sliding_window"] = false.into(),
+    rope::describe(config, &mut json);
+    let size = config.sliding_window.as_ref().map(|window| window.size);
+    match family {
+        Family::Llama => {
+            json["attention_bias"] = config.attention_bias.is_some().into();
+            json["mlp_bias"] = config.mlp_bias.into();
+        }
+        Family::Mistral => json["sliding_window"] = json!(size),
+        Family::Qwen2 | Family::Qwen3 => {
+            if family == Family::Qwen3 {
+                json["attention_bias"] = config.attention_bias.is_some().into();
+            }
+            json["use_sliding_window"] = size.is_some().into();
+            json["sliding_window"] = json!(size);
+            let windowed: Vec<bool> =
+                (0..config.n_layers).map(|block| config.window(block).is_some()).collect();
+            let kind = |&windowed: &bool| match windowed {
+                true => "sliding_attention",
+                false => "full_attention",
+            };
+            json["layer_types"] = windowed.iter().map(kind).collect();
+            // Older versions know only that windows begin at some block.
+            let first = windowed.iter().position(|&windowed| windowed).unwrap_or(config.n_layers);
+            json["max_window_layers"] = first.into();
+        }
     }
     json
 }
 
-fn tokenizer_config(model: &Model) -> Value {
-    let text = |id: Option<u32>| id.and_then(|id| model.tokenizer.as_ref()?.token(id));
-    json!({
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": text(model.begin),
-        "eos_token": text(model.ends.first().copied()),
-        "model_max_length": model.config.max_seq_len,
-        "clean_up_tokenization_spaces": false,
-    })
+/// A tensor of the directory.
+struct Tensor<'a> {
+    name: String,
+    shape: Vec<usize>,
+    /// Where it comes from; zeros from nowhere.
+    from: Option<&'a Place>,
 }
 
-fn tensors(model: &Model, path: &Path, kind: ExportType) -> Result<PathBuf, ExportError> {
-    let (dtype, convert): (Dtype, fn(f32) -> Vec<u8>) = match kind {
-        ExportType::F16 => (Dtype::F16, |value| f16::from_f32(value).to_le_bytes().into()),
-        ExportType::Bf16 => (Dtype::BF16, |value| bf16::from_f32(value).to_le_bytes().into()),
-        ExportType::F32 | ExportType::Q8_0 => (Dtype::F32, |value| value.to_le_bytes().into()),
-    };
-    let mut encoded = Vec::new();
-    for (name, shape) in &model.shapes {
-        let values = model.weights.get(name).map(Vec::as_slice).unwrap_or_default();
+fn tensors(source: &Source, family: Option<Family>) -> Vec<Tensor<'_>> {
+    let stored = source.places.iter().map(|place| Tensor {
+        name: match family {
+            Some(_) => hugging_face(&place.ours),
+            None => place.ours.clone(),
+        },
+        shape: place.shape.clone(),
+        from: Some(place),
+    });
+    let mut tensors: Vec<_> = stored.collect();
+    let config = &source.config;
+    for part in family.map_or(&[][..], |family| family.missing_biases(config)) {
+        let width = match *part {
+            "q" => config.n_heads * config.head_dim,
+            "o" => config.d_model,
+            _ => config.kv_width(),
+        };
+        tensors.extend((0..config.n_layers).map(|block| Tensor {
+            name: hugging_face(&format!("layers.{block}.attn.{part}.bias")),
+            shape: vec![width],
+            from: None,
+        }));
+    }
+    tensors
+}
+
+/// What the elements become, and what that is called there.
+fn dtype(kind: ExportType) -> (Dtype, &'static str) {
+    match kind {
+        ExportType::F16 => (Dtype::F16, "float16"),
+        ExportType::Bf16 => (Dtype::BF16, "bfloat16"),
+        ExportType::F32 | ExportType::Q8_0 => (Dtype::F32, "float32"),
+    }
+}
+
+fn weights(
+    source: &Source,
+    family: Option<Family>,
+    tensors: &[Tensor],
+    path: &Path,
+    kind: ExportType,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<PathBuf, ExportError> {
+    let streamed: Vec<Streamed> = tensors
+        .iter()
+        .map(|tensor| Streamed {
+            name: tensor.name.clone(),
+            dtype: dtype(kind).0,
+            shape: tensor.shape.clone(),
+        })
+        .collect();
+    let mut read = |at: usize| {
+        let values = match (tensors[at].from, family) {
+            (Some(place), Some(_)) => source.folded(place)?,
+            (Some(place), None) => source.floats(place)?,
+            (None, _) => vec![0.0; tensors[at].shape.iter().product()],
+        };
         let too_large = |value: &&f32| kind == ExportType::F16 && value.abs() > f16::MAX.to_f32();
-        if let Some(&value) = values.iter().find(too_large) {
-            return Err(ExportError::Overflow { name: name.clone(), value });
+        match values.iter().find(too_large) {
+            Some(&value) => Err(ExportError::Overflow { name: tensors[at].name.clone(), value }),
+            None => Ok(values),
         }
-        let bytes: Vec<u8> = values.iter().flat_map(|&value| convert(value)).collect();
-        encoded.push((hugging_face(name), shape, bytes));
-    }
-    let failed = |error| match error {
-        SafeTensorError::IoError(reason) => io_error("write", path)(reason),
-        reason => ExportError::Tensors { path: path.into(), reason },
     };
-    let mut views = Vec::new();
-    for (name, shape, bytes) in &encoded {
-        views.push((name, TensorView::new(dtype, shape.to_vec(), bytes).map_err(failed)?));
-    }
     // `transformers` refuses a file that does not say where it comes from.
     let about = [("format".to_owned(), "pt".to_owned())].into();
-    safetensors::serialize_to_file(views, Some(about), path).map_err(failed)?;
-    Ok(path.into())
+    match write_streamed(path, &streamed, Some(about), &mut read, progress) {
+        Ok(()) => Ok(path.into()),
+        Err(Interrupted::Read(error)) => Err(error),
+        Err(Interrupted::Write(SafeTensorError::IoError(reason))) => {
+            Err(io_error("write", path)(reason))
+        }
+        Err(Interrupted::Write(reason)) => Err(ExportError::Tensors { path: path.into(), reason }),
+    }
 }

@@ -11,8 +11,10 @@ pub(super) fn hugging_face(ours: &str) -> String {
         ["layers", i, "attn", part @ ("q_norm" | "k_norm"), _] => {
             format!("model.layers.{i}.self_attn.{part}.weight")
         }
-        ["layers", i, "attn", part, _] => format!("model.layers.{i}.self_attn.{part}_proj.weight"),
-        ["layers", i, "mlp", part, _] => format!("model.layers.{i}.mlp.{part}_proj.weight"),
+        ["layers", i, "attn", part, kind] => {
+            format!("model.layers.{i}.self_attn.{part}_proj.{kind}")
+        }
+        ["layers", i, "mlp", part, kind] => format!("model.layers.{i}.mlp.{part}_proj.{kind}"),
         _ => ours.into(),
     }
 }
@@ -25,9 +27,9 @@ pub(super) fn gguf(ours: &str) -> String {
         ["norm", "weight"] => "output_norm.weight".into(),
         ["layers", i, "attn_norm", _] => format!("blk.{i}.attn_norm.weight"),
         ["layers", i, "mlp_norm", _] => format!("blk.{i}.ffn_norm.weight"),
-        ["layers", i, "attn", "o", _] => format!("blk.{i}.attn_output.weight"),
-        ["layers", i, "attn", part, _] => format!("blk.{i}.attn_{part}.weight"),
-        ["layers", i, "mlp", part, _] => format!("blk.{i}.ffn_{part}.weight"),
+        ["layers", i, "attn", "o", kind] => format!("blk.{i}.attn_output.{kind}"),
+        ["layers", i, "attn", part, kind] => format!("blk.{i}.attn_{part}.{kind}"),
+        ["layers", i, "mlp", part, kind] => format!("blk.{i}.ffn_{part}.{kind}"),
         _ => ours.into(),
     }
 }

@@ -2,10 +2,15 @@
 
 use super::*;
 use crate::config::tests::small;
+use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow};
 use crate::decoder::{Decoder, Pass, Tokens};
-use crate::{load, save};
+use crate::rope_scaling::{RopeScaling, Yarn};
+use crate::{Tokenizer, load, save};
+use burn::tensor::Device;
 use hadal_gguf::{Gguf, TensorType};
-use hadal_residual::{Init, Weights};
+use hadal_residual::{Init, ResidualConfig, Weights};
+use serde_json::{Value, json};
+use std::fs;
 use tempfile::TempDir;
 
 fn config(residual: &str) -> ModelConfig {
@@ -32,66 +37,158 @@ fn logits(decoder: &Decoder) -> Vec<f32> {
     decoder.logits(&tokens, Pass::default()).unwrap().try_into_vec_as().unwrap()
 }
 
+fn to_directory(model: &Path, out: &Path) -> Result<Exported, ExportError> {
+    export(model, out, ExportFormat::HuggingFace, ExportType::F32, &mut |_, _| {})
+}
+
+fn to_gguf(model: &Path, out: &Path) -> Result<Exported, ExportError> {
+    export(model, out, ExportFormat::Gguf, ExportType::F32, &mut |_, _| {})
+}
+
+/// Why there is no GGUF file of such a model.
 fn refused(config: &ModelConfig) -> String {
     let (directory, _) = saved(config);
-    let out = directory.path().join("out");
-    let error =
-        export(directory.path(), &out, ExportFormat::HuggingFace, ExportType::F32).unwrap_err();
+    let out = directory.path().join("out.gguf");
+    let error = to_gguf(directory.path(), &out).unwrap_err();
     assert!(error.is_usage() && !out.exists());
     error.to_string()
 }
 
-#[test]
-fn a_prenorm_model_comes_back_as_a_llama_with_the_same_logits() {
-    for tie_embeddings in [true, false] {
-        let (directory, decoder) = saved(&ModelConfig { tie_embeddings, ..config("prenorm") });
-        let out = directory.path().join("out");
-        let exported =
-            export(directory.path(), &out, ExportFormat::HuggingFace, ExportType::F32).unwrap();
-        assert_eq!(exported.architecture, "LlamaForCausalLM");
-        assert_eq!(logits(&load(&out, &Device::flex()).unwrap().decoder), logits(&decoder));
-    }
+fn json_of(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-#[test]
-fn the_scales_of_lns_are_folded_into_the_gains() {
-    let (directory, decoder) = saved(&config("lns"));
-    let out = directory.path().join("out");
-    export(directory.path(), &out, ExportFormat::HuggingFace, ExportType::F32).unwrap();
-    let back = load(&out, &Device::flex()).unwrap().decoder;
-    assert_eq!(back.config().residual.about().kind, "prenorm");
-    for (a, b) in logits(&back).iter().zip(logits(&decoder)) {
+fn close(a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), b.len());
+    for (a, b) in a.iter().zip(b) {
         assert!((a - b).abs() < 1e-5, "{a} is not {b}");
     }
 }
 
-#[test]
-fn what_no_other_tool_computes_is_refused_by_name() {
-    assert!(refused(&config("mgr:streams=2")).contains("residual policy mgr"));
-    assert!(refused(&ModelConfig { mlp: MlpKind::Relu2, ..config("prenorm") }).contains("relu2"));
-    let deep = ModelConfig { depth_kv: DepthKv::Attention, ..config("prenorm") };
-    assert!(refused(&deep).contains("depth_kv"));
-}
-
-#[test]
-fn nothing_is_overwritten_and_q8_0_is_no_type_of_a_directory() {
-    let (directory, _) = saved(&config("prenorm"));
-    let to = |out: &Path, kind| {
-        export(directory.path(), out, ExportFormat::HuggingFace, kind).unwrap_err()
+/// Models that others have, by the family that each becomes.
+fn shared() -> Vec<(&'static str, ModelConfig)> {
+    let plain = config("prenorm");
+    let window = |blocks| Some(SlidingWindow { size: 3, blocks });
+    let qkv = Some(AttentionBias::Qkv);
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_seq_len: 16,
     };
-    assert!(matches!(to(directory.path(), ExportType::F32), ExportError::Exists { .. }));
-    assert!(matches!(to(&directory.path().join("x"), ExportType::Q8_0), ExportError::Quantised));
+    let yarn = RopeScaling::Yarn(Yarn {
+        factor: 4.0,
+        original_max_seq_len: 8,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: 1.25,
+        truncate: true,
+    });
+    let scaled = |scaling| ModelConfig { rope_scaling: Some(scaling), ..plain.clone() };
+    vec![
+        ("LlamaForCausalLM", plain.clone()),
+        ("LlamaForCausalLM", ModelConfig { tie_embeddings: false, ..plain.clone() }),
+        ("LlamaForCausalLM", config("lns")),
+        (
+            "LlamaForCausalLM",
+            ModelConfig {
+                attention_bias: Some(AttentionBias::All),
+                mlp_bias: true,
+                ..plain.clone()
+            },
+        ),
+        ("LlamaForCausalLM", ModelConfig { attention_bias: qkv, mlp_bias: true, ..plain.clone() }),
+        ("MistralForCausalLM", ModelConfig { sliding_window: window(None), ..plain.clone() }),
+        ("Qwen2ForCausalLM", ModelConfig { attention_bias: qkv, ..plain.clone() }),
+        (
+            "Qwen2ForCausalLM",
+            ModelConfig {
+                attention_bias: qkv,
+                sliding_window: window(Some(vec![0, 2])),
+                ..plain.clone()
+            },
+        ),
+        (
+            "Qwen2ForCausalLM",
+            ModelConfig { sliding_window: window(Some(vec![1])), ..plain.clone() },
+        ),
+        ("Qwen3ForCausalLM", ModelConfig { qk_norm: true, ..plain.clone() }),
+        (
+            "Qwen3ForCausalLM",
+            ModelConfig {
+                qk_norm: true,
+                attention_bias: qkv,
+                sliding_window: window(None),
+                ..config("lns")
+            },
+        ),
+        ("LlamaForCausalLM", scaled(RopeScaling::Linear { factor: 2.0 })),
+        ("LlamaForCausalLM", scaled(RopeScaling::Dynamic { factor: 2.0, original_max_seq_len: 4 })),
+        ("LlamaForCausalLM", scaled(llama3)),
+        ("LlamaForCausalLM", scaled(yarn)),
+        ("LlamaForCausalLM", scaled(RopeScaling::Divided { divisors: vec![1.0, 3.5] })),
+    ]
 }
 
 #[test]
-fn normalised_queries_and_keys_make_it_a_qwen3() {
-    let (directory, _) = saved(&ModelConfig { qk_norm: true, ..config("prenorm") });
-    let out = directory.path().join("out");
-    let exported =
-        export(directory.path(), &out, ExportFormat::HuggingFace, ExportType::Bf16).unwrap();
-    assert_eq!(exported.architecture, "Qwen3ForCausalLM");
-    let file = crate::TensorFile::open(&out.join("model.safetensors")).unwrap();
-    assert!(file.shape("model.layers.0.self_attn.q_norm.weight").is_some());
+fn every_feature_that_others_have_comes_back_from_the_family_that_fits() {
+    for (family, config) in shared() {
+        let (directory, decoder) = saved(&config);
+        let out = directory.path().join("out");
+        assert_eq!(to_directory(directory.path(), &out).unwrap().architecture, family);
+        close(&logits(&load(&out, &Device::flex()).unwrap().decoder), &logits(&decoder));
+    }
+}
+
+#[test]
+fn every_feature_that_llama_cpp_has_comes_back_from_a_file() {
+    let mut written = 0;
+    for (_, config) in shared() {
+        let config = ModelConfig { vocab_size: 257, ..config };
+        let (directory, decoder) = saved(&config);
+        let out = directory.path().join("out.gguf");
+        match to_gguf(directory.path(), &out) {
+            Ok(_) => {
+                let back = load(&out, &Device::flex()).unwrap().decoder;
+                close(&logits(&back), &logits(&decoder));
+                written += 1;
+            }
+            Err(error) => assert!(matches!(error, ExportError::Unsupported { .. }), "{error}"),
+        }
+    }
+    // Windows and dynamic scaling are refused.
+    assert_eq!(written, shared().len() - 5);
+}
+
+#[test]
+fn models_that_nobody_has_bring_their_code_and_are_read_again() {
+    let odd = ModelConfig { mlp: MlpKind::Relu2, ..config("prenorm") };
+    let deep = ModelConfig { depth_kv: DepthKv::AttentionMlp, ..config("lns") };
+    let routed = config("prenorm:capacity=0.5");
+    let skipping = config("nag:skip_threshold=0.2,skip_kv=drop");
+    let policies = ResidualConfig::all()
+        .into_iter()
+        .filter(|policy| !["prenorm", "lns"].contains(&policy.about().kind));
+    let policies =
+        policies.map(|residual| ModelConfig { n_layers: 4, residual, ..config("prenorm") });
+    for config in [odd, deep, routed, skipping].into_iter().chain(policies) {
+        let (directory, decoder) = saved(&config);
+        let out = directory.path().join("out");
+        let exported = to_directory(directory.path(), &out).unwrap();
+        assert_eq!(exported.architecture, "HadalForCausalLM");
+        assert!(exported.notes.iter().any(|note| note.contains("trust_remote_code")));
+        let json = json_of(&out.join("config.json"));
+        let class = json["auto_map"]["AutoModelForCausalLM"].as_str().unwrap();
+        let (module, class) = class.split_once('.').unwrap();
+        let code = fs::read_to_string(out.join(format!("{module}.py"))).unwrap();
+        assert!(code.contains(&format!("class {class}(")));
+        assert!(code.contains("class HadalConfig("));
+        assert_eq!(json["auto_map"]["AutoConfig"], format!("{module}.HadalConfig"));
+        assert!(
+            code.contains(&format!("def {}(", config.residual.about().kind.replace("_lite", "")))
+        );
+        assert_eq!(logits(&load(&out, &Device::flex()).unwrap().decoder), logits(&decoder));
+    }
 }
 
 #[test]
@@ -99,7 +196,7 @@ fn a_gguf_file_says_everything_that_llama_cpp_asks_for() {
     let bytes = ModelConfig { vocab_size: 257, ..config("prenorm") };
     let (directory, decoder) = saved(&bytes);
     let out = directory.path().join("out.gguf");
-    export(directory.path(), &out, ExportFormat::Gguf, ExportType::F32).unwrap();
+    to_gguf(directory.path(), &out).unwrap();
     let file = Gguf::open(&out).unwrap();
     assert_eq!(file.get::<String>("general.architecture").unwrap(), "llama");
     assert_eq!(file.get::<u32>("general.file_type").unwrap(), 0);
@@ -122,7 +219,133 @@ fn a_gguf_file_says_everything_that_llama_cpp_asks_for() {
 fn a_gguf_file_without_a_tokenizer_is_refused() {
     let (directory, _) = saved(&config("prenorm"));
     let out = directory.path().join("out.gguf");
-    let error = export(directory.path(), &out, ExportFormat::Gguf, ExportType::F32).unwrap_err();
+    let error = to_gguf(directory.path(), &out).unwrap_err();
     assert!(error.to_string().contains("tokenizer.json"), "{error}");
     assert!(!out.exists());
+}
+
+#[test]
+fn what_llama_cpp_does_not_compute_is_refused_by_name() {
+    let plain = ModelConfig { vocab_size: 257, ..config("prenorm") };
+    let with = |change: &dyn Fn(&mut ModelConfig)| {
+        let mut config = plain.clone();
+        change(&mut config);
+        refused(&config)
+    };
+    assert!(refused(&config("mgr:streams=2")).contains("residual policy mgr"));
+    assert!(refused(&config("prenorm:capacity=0.5")).contains("capacity=0.5"));
+    assert!(with(&|c| c.mlp = MlpKind::Relu2).contains("relu2"));
+    assert!(with(&|c| c.depth_kv = DepthKv::Attention).contains("depth_kv"));
+    let window = with(&|c| c.sliding_window = Some(SlidingWindow { size: 3, blocks: None }));
+    assert!(window.contains("sliding window of 3") && window.contains("--format hf"), "{window}");
+    let dynamic = RopeScaling::Dynamic { factor: 2.0, original_max_seq_len: 16 };
+    assert!(with(&|c| c.rope_scaling = Some(dynamic.clone())).contains("dynamic RoPE"));
+    let divided = RopeScaling::Divided { divisors: vec![1.0, 2.0] };
+    let normed = with(&|c| {
+        c.qk_norm = true;
+        c.rope_scaling = Some(divided.clone());
+    });
+    assert!(normed.contains("qk_norm and frequencies"), "{normed}");
+    let biased = with(&|c| {
+        c.qk_norm = true;
+        c.attention_bias = Some(AttentionBias::All);
+    });
+    assert!(biased.contains("output"), "{biased}");
+}
+
+#[test]
+fn a_window_that_no_text_reaches_is_none() {
+    let window = Some(SlidingWindow { size: 32, blocks: None });
+    let (directory, _) =
+        saved(&ModelConfig { vocab_size: 257, sliding_window: window, ..config("prenorm") });
+    to_gguf(directory.path(), &directory.path().join("out.gguf")).unwrap();
+}
+
+#[test]
+fn nothing_is_overwritten_and_q8_0_is_no_type_of_a_directory() {
+    let (directory, _) = saved(&config("prenorm"));
+    let error = to_directory(directory.path(), directory.path()).unwrap_err();
+    assert!(matches!(error, ExportError::Exists { .. }));
+    let out = directory.path().join("x");
+    let format = ExportFormat::HuggingFace;
+    let error = export(directory.path(), &out, format, ExportType::Q8_0, &mut |_, _| {});
+    assert!(matches!(error, Err(ExportError::Quantised)));
+}
+
+#[test]
+fn a_number_that_f16_cannot_hold_is_refused_and_nothing_is_left() {
+    let (directory, decoder) = saved(&config("prenorm"));
+    let mut stored = |name: &str, _: &[usize]| {
+        let mut values = decoder.parameters().into_iter().find(|(n, _)| n == name).unwrap().1;
+        if name == "norm.weight" {
+            values[3] = 1e6;
+        }
+        Some(values)
+    };
+    let large = Decoder::stored(decoder.config(), &mut stored, &Device::flex()).unwrap();
+    save(&large, directory.path()).unwrap();
+    let out = directory.path().join("out");
+    let format = ExportFormat::HuggingFace;
+    let error = export(directory.path(), &out, format, ExportType::F16, &mut |_, _| {});
+    assert!(
+        matches!(error, Err(ExportError::Overflow { name, .. }) if name == "model.norm.weight")
+    );
+    assert!(!out.exists());
+}
+
+/// A small byte-level tokenizer whose texts begin with `<s>` and end with `</s>` or `<|im_end|>`.
+fn tokenizer() -> Value {
+    let vocab = json!({"<s>": 0, "</s>": 1, "<|im_end|>": 2, "a": 3, "b": 4, "ab": 5});
+    let added = ["<s>", "</s>", "<|im_end|>"].iter().enumerate().map(|(id, content)| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true})
+    });
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": added.collect::<Vec<_>>(),
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]},
+    })
+}
+
+#[test]
+fn tokenizer_template_and_ends_survive_a_file_and_a_directory() {
+    let (directory, decoder) = saved(&config("prenorm"));
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("tokenizer.json"), tokenizer().to_string()).unwrap();
+    fs::write(path("chat_template.jinja"), "{{ messages }}").unwrap();
+    fs::write(path("generation_config.json"), r#"{"bos_token_id": 0, "eos_token_id": [1, 2]}"#)
+        .unwrap();
+    // Through a file to a directory to a file.
+    to_gguf(directory.path(), &path("one.gguf")).unwrap();
+    to_directory(&path("one.gguf"), &path("two")).unwrap();
+    to_gguf(&path("two"), &path("three.gguf")).unwrap();
+    to_gguf(&path("three.gguf"), &path("four.gguf")).unwrap();
+    for model in ["one.gguf", "two", "three.gguf", "four.gguf"].map(path) {
+        let back = load(&model, &Device::flex()).unwrap();
+        close(&logits(&back.decoder), &logits(&decoder));
+        assert_eq!((back.begin, back.ends), (Some(0), vec![1, 2]), "{model:?}");
+        let tokenizer = Tokenizer::of_model(&model).unwrap().unwrap();
+        assert_eq!(tokenizer.encode("ab</s>").unwrap(), [0, 5, 1], "{model:?}");
+        let template = crate::model_files::chat_template(&model).unwrap();
+        assert_eq!(template.as_deref(), Some("{{ messages }}"));
+    }
+    let settings = json_of(&path("two").join("tokenizer_config.json"));
+    assert_eq!((&settings["bos_token"], &settings["eos_token"]), (&json!("<s>"), &json!("</s>")));
+}
+
+#[test]
+fn the_folder_of_a_finished_run_is_its_model() {
+    let (directory, decoder) = saved(&config("prenorm"));
+    let run = TempDir::new().unwrap();
+    save(&decoder, &run.path().join("model")).unwrap();
+    fs::write(run.path().join("tokenizer.json"), tokenizer().to_string()).unwrap();
+    let out = directory.path().join("out");
+    let exported = to_directory(run.path(), &out).unwrap();
+    assert!(exported.files.contains(&out.join("tokenizer.json")));
+    assert_eq!(logits(&load(&out, &Device::flex()).unwrap().decoder), logits(&decoder));
 }

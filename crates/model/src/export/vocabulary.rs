@@ -1,11 +1,12 @@
 //! The tokenizer as llama.cpp stores it: tokens, their kinds, and merges or scores.
 
-use super::{ExportError, Model, io_error};
+use super::ExportError;
+use super::source::{Source, Vocabulary};
+use crate::import::{GPT2_PATTERN, RULES};
+use crate::model_files::TOKENIZER;
 use hadal_gguf::Metadata;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
 
 /// llama.cpp's kinds of tokens.
 const NORMAL: i32 = 1;
@@ -15,25 +16,13 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// How words are cut before merging. llama.cpp knows ways by name, files spell them out.
-const SPLITS: [(&str, &str); 2] = [
-    (
-        "llama-bpe",
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ),
-    (
-        "qwen2",
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ),
-];
-
 /// A tokenizer for llama.cpp.
-pub(super) struct Vocabulary {
+pub(super) struct Tokens {
     kind: Kind,
     tokens: Vec<String>,
     types: Vec<i32>,
-    add_begin: bool,
-    pub(super) notes: Vec<String>,
+    /// Whether a text is put between the tokens that begin and end one.
+    framed: [bool; 2],
 }
 
 enum Kind {
@@ -43,26 +32,19 @@ enum Kind {
     Pieces { scores: Vec<f32>, space_prefix: bool },
 }
 
-impl Vocabulary {
-    /// Reads `tokenizer.json`; models without one read bytes.
-    pub(super) fn of(model: &Model, file: &Path) -> Result<Self, ExportError> {
-        let size = model.config.vocab_size;
-        let mut found = if file.is_file() {
-            Self::from_file(model, file)?
-        } else if model.tokenizer.is_some() {
-            Self::of_bytes(size)
-        } else {
-            let reason =
-                "it is missing, and llama.cpp loads no model without one; copy the model's there";
-            return Err(ExportError::Vocabulary { path: file.into(), reason: reason.into() });
+impl Tokens {
+    /// Translates the model's tokenizer; models without one may read bytes.
+    pub(super) fn of(source: &Source) -> Result<Self, ExportError> {
+        let size = source.config.vocab_size;
+        let mut found = match (&source.vocabulary, &source.tokenizer) {
+            (Some(vocabulary), _) => Self::translated(source, vocabulary)?,
+            (None, Some(_)) => Self::of_bytes(size),
+            (None, None) => {
+                let reason = "it is missing, and llama.cpp loads no model without one; copy the model's there";
+                let path = source.path.join(TOKENIZER);
+                return Err(ExportError::Vocabulary { path, reason: reason.into() });
+            }
         };
-        if found.tokens.len() > size {
-            let reason = format!(
-                "it has {} tokens, but the model's vocabulary has {size}",
-                found.tokens.len()
-            );
-            return Err(ExportError::Vocabulary { path: file.into(), reason });
-        }
         // Tables are often padded for speed. llama.cpp counts rows by tokens, so the padding has names.
         for id in found.tokens.len()..size {
             found.tokens.push(format!("[PAD{id}]"));
@@ -82,14 +64,13 @@ impl Vocabulary {
             types.push(CONTROL);
         }
         let kind = Kind::Bytes { merges: Vec::new(), pre: "gpt-2" };
-        Self { kind, tokens, types, add_begin: false, notes: Vec::new() }
+        Self { kind, tokens, types, framed: [false; 2] }
     }
 
-    fn from_file(model: &Model, file: &Path) -> Result<Self, ExportError> {
+    fn translated(source: &Source, vocabulary: &Vocabulary) -> Result<Self, ExportError> {
+        let Vocabulary { path, json } = vocabulary;
         let wrong =
-            |reason: &str| ExportError::Vocabulary { path: file.into(), reason: reason.into() };
-        let text = fs::read_to_string(file).map_err(io_error("read", file))?;
-        let json: Value = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
+            |reason: &str| ExportError::Vocabulary { path: path.clone(), reason: reason.into() };
         let bpe = &json["model"];
         let vocabulary =
             bpe["vocab"].as_object().filter(|_| bpe["type"] == "BPE").ok_or_else(|| {
@@ -98,10 +79,10 @@ impl Vocabulary {
         let added = json["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
         let largest = vocabulary.values().chain(added.iter().map(|token| &token["id"]));
         let count = largest.filter_map(Value::as_u64).max().map_or(0, |id| id as usize + 1);
-        if count > model.config.vocab_size {
+        if count > source.config.vocab_size {
             return Err(wrong(&format!(
                 "it has {count} tokens, but the model's vocabulary has {}",
-                model.config.vocab_size
+                source.config.vocab_size
             )));
         }
         let mut tokens: Vec<String> = (0..count).map(|id| format!("[PAD{id}]")).collect();
@@ -128,8 +109,7 @@ impl Vocabulary {
                     *kind = BYTE;
                 }
             }
-            let space_prefix = json["normalizer"].to_string().contains("Prepend");
-            Kind::Pieces { scores: scores(&tokens, &merges), space_prefix }
+            Kind::Pieces { scores: scores(&tokens, &merges), space_prefix: space_prefix(json) }
         } else {
             let pre = pre_tokenizer(&json["pre_tokenizer"]).ok_or_else(|| {
                 wrong(&format!(
@@ -140,12 +120,14 @@ impl Vocabulary {
             let merges = merges.iter().map(|[left, right]| format!("{left} {right}")).collect();
             Kind::Bytes { merges, pre }
         };
-        let first = model.tokenizer.as_ref().and_then(|t| t.encode("a").ok()?.first().copied());
-        let add_begin = model.begin.is_some() && first == model.begin;
-        Ok(Self { kind, tokens, types, add_begin, notes: Vec::new() })
+        let letter = source.tokenizer.as_ref().and_then(|tokenizer| tokenizer.encode("a").ok());
+        let letter = letter.unwrap_or_default();
+        let begins = source.begin.is_some() && letter.first().copied() == source.begin;
+        let ends = letter.last().is_some_and(|last| source.ends.contains(last));
+        Ok(Self { kind, tokens, types, framed: [begins, ends] })
     }
 
-    pub(super) fn write(&self, model: &Model, metadata: &mut Metadata) {
+    pub(super) fn write(&self, source: &Source, metadata: &mut Metadata) {
         match &self.kind {
             Kind::Bytes { merges, pre } => {
                 metadata.set("tokenizer.ggml.model", "gpt2");
@@ -161,18 +143,20 @@ impl Vocabulary {
         }
         metadata.set("tokenizer.ggml.tokens", self.tokens.clone());
         metadata.set("tokenizer.ggml.token_type", self.types.clone());
-        if let Some(begin) = model.begin {
+        if let Some(begin) = source.begin {
             metadata.set("tokenizer.ggml.bos_token_id", begin);
         }
-        if let Some(&end) = model.ends.first() {
-            metadata.set("tokenizer.ggml.eos_token_id", end);
+        // The end of a text, of a turn, of a message: any of them ends generation.
+        for (key, &end) in ["eos", "eot", "eom"].iter().zip(&source.ends) {
+            metadata.set(&format!("tokenizer.ggml.{key}_token_id"), end);
         }
         let unknown = self.types.iter().position(|&kind| kind == UNKNOWN);
         if let Some(unknown) = unknown.and_then(|id| u32::try_from(id).ok()) {
             metadata.set("tokenizer.ggml.unknown_token_id", unknown);
         }
-        metadata.set("tokenizer.ggml.add_bos_token", self.add_begin);
-        metadata.set("tokenizer.ggml.add_eos_token", false);
+        let [begins, ends] = self.framed;
+        metadata.set("tokenizer.ggml.add_bos_token", begins);
+        metadata.set("tokenizer.ggml.add_eos_token", ends);
     }
 }
 
@@ -195,32 +179,38 @@ fn scores(tokens: &[String], merges: &[[String; 2]]) -> Vec<f32> {
     tokens.iter().map(score).collect()
 }
 
+/// Whether SentencePiece's tokenizer puts a space in front of a text.
+fn space_prefix(json: &Value) -> bool {
+    let metaspace = &json["pre_tokenizer"];
+    let before = metaspace["prepend_scheme"].as_str().is_some_and(|scheme| scheme != "never");
+    json["normalizer"].to_string().contains("Prepend")
+        || (metaspace["type"] == "Metaspace" && (before || metaspace["add_prefix_space"] == true))
+}
+
 /// llama.cpp's name for how words are cut.
 fn pre_tokenizer(json: &Value) -> Option<&'static str> {
     let steps = match json["type"].as_str()? {
         "Sequence" => json["pretokenizers"].as_array()?.iter().collect(),
         _ => vec![json],
     };
-    let byte_level = |step: &Value| step["type"] == "ByteLevel" && step["add_prefix_space"] != true;
     let (last, before) = steps.split_last()?;
-    if !byte_level(last) {
+    if last["type"] != "ByteLevel" || last["add_prefix_space"] == true {
         return None;
     }
+    let single_digits =
+        |step: &&Value| step["type"] == "Digits" && step["individual_digits"] == true;
+    let (digits, before) = match before.split_first() {
+        Some((first, rest)) if single_digits(first) => (true, rest),
+        _ => (false, before),
+    };
     // Its own pattern is GPT-2's, and it is used unless the file says otherwise.
-    let own_pattern = last["use_regex"] != false;
-    match before {
-        [] if own_pattern => Some("gpt-2"),
-        [digits]
-            if own_pattern && digits["type"] == "Digits" && digits["individual_digits"] == true =>
-        {
-            Some("smollm")
-        }
-        [split] if !own_pattern && split["type"] == "Split" => {
-            let pattern = split["pattern"]["Regex"].as_str()?;
-            SPLITS.iter().find(|(_, known)| *known == pattern).map(|(name, _)| *name)
-        }
-        _ => None,
-    }
+    let pattern = match (before, last["use_regex"] != false) {
+        ([], true) => GPT2_PATTERN,
+        ([split], false) if split["type"] == "Split" => split["pattern"]["Regex"].as_str()?,
+        _ => return None,
+    };
+    let rule = RULES.iter().find(|rule| rule.pattern == pattern && rule.digits == digits)?;
+    Some(rule.name)
 }
 
 /// GPT-2's letter for a byte: itself if it can be seen, or else the next one from U+0100 on.
@@ -253,6 +243,17 @@ mod tests {
         let digits = json!({"type": "Digits", "individual_digits": true});
         let both = json!({"type": "Sequence", "pretokenizers": [digits, byte_level]});
         assert_eq!(pre_tokenizer(&both), Some("smollm"));
+        for rule in &RULES {
+            let mut steps = vec![
+                json!({"type": "Split", "pattern": {"Regex": rule.pattern}, "behavior": "Isolated"}),
+                json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}),
+            ];
+            if rule.digits {
+                steps.insert(0, json!({"type": "Digits", "individual_digits": true}));
+            }
+            let json = json!({"type": "Sequence", "pretokenizers": steps});
+            assert_eq!(pre_tokenizer(&json), Some(rule.name));
+        }
         let prefix = json!({"type": "ByteLevel", "add_prefix_space": true});
         assert_eq!(pre_tokenizer(&prefix), None);
         assert_eq!(pre_tokenizer(&json!({"type": "Whitespace"})), None);

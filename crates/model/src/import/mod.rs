@@ -15,7 +15,7 @@ pub(crate) use family::describe;
 pub(crate) use gguf::GgufModel;
 pub(crate) use json::token_ids;
 pub(crate) use shards::{Naming, Shards};
-pub(crate) use vocabulary::tokenizer_json;
+pub(crate) use vocabulary::{GPT2_PATTERN, RULES, tokenizer_json};
 
 use crate::config::ModelConfig;
 use safetensors::tensor::Dtype;

@@ -17,7 +17,7 @@ pub(super) struct Positions {
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Keys that belong to each kind of scaling. `finetuned` is written by some models and read by nobody.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 16] = [
     "type",
     "rope_type",
     "rope_theta",
@@ -32,6 +32,8 @@ const KNOWN: [&str; 14] = [
     "mscale",
     "mscale_all_dim",
     "truncate",
+    "short_factor",
+    "long_factor",
 ];
 const WITHOUT_EFFECT: [&str; 1] = ["finetuned"];
 
@@ -39,8 +41,14 @@ const WITHOUT_EFFECT: [&str; 1] = ["finetuned"];
 pub(super) fn positions(json: &Value, longest: usize) -> Result<Positions, Reason> {
     let stated = optional_size(json, "max_position_embeddings")?.unwrap_or(longest);
     let (key, found) = match (present(json, "rope_parameters"), present(json, "rope_scaling")) {
-        (Some(_), Some(_)) => {
-            return Err("it has both rope_parameters and rope_scaling; remove one of them".into());
+        (Some(parameters), Some(scaling)) => {
+            if !agree(parameters, scaling) {
+                return Err(
+                    "rope_parameters and rope_scaling say different things; remove one of them"
+                        .into(),
+                );
+            }
+            ("rope_parameters", parameters.clone())
         }
         (Some(parameters), None) => ("rope_parameters", parameters.clone()),
         (None, Some(scaling)) => ("rope_scaling", scaling.clone()),
@@ -83,9 +91,10 @@ pub(super) fn positions(json: &Value, longest: usize) -> Result<Positions, Reaso
             original_max_seq_len: settings.original()?,
         }),
         "yarn" => Some(RopeScaling::Yarn(settings.yarn()?)),
+        "longrope" => Some(settings.divided()?),
         other => {
             return Err(format!(
-                "{key} has rope_type {other}, but known are default, linear, dynamic, llama3 and yarn"
+                "{key} has rope_type {other}, but known are default, linear, dynamic, llama3, yarn and longrope"
             ));
         }
     };
@@ -99,6 +108,15 @@ pub(super) fn positions(json: &Value, longest: usize) -> Result<Positions, Reaso
         _ => stated,
     };
     Ok(Positions { theta, scaling, max_seq_len })
+}
+
+/// Whether the older key says nothing but what the newer one says.
+fn agree(parameters: &Value, scaling: &Value) -> bool {
+    let keys = scaling.as_object().into_iter().flatten();
+    keys.into_iter().all(|(key, value)| {
+        let newer = if key == "type" { "rope_type" } else { key };
+        parameters.get(newer) == Some(value)
+    })
 }
 
 /// A config with a senseless factor is refused later, by what it says and not by what follows from it.
@@ -126,6 +144,19 @@ impl Settings<'_> {
         const KEY: &str = "original_max_position_embeddings";
         let outside = optional_size(self.json, KEY)?;
         Ok(outside.or(optional_size(self.found, KEY)?).unwrap_or(self.stated))
+    }
+
+    /// LongRoPE changes its factors with the length of a text; only where they stay the same it is ours.
+    fn divided(&self) -> Result<RopeScaling, Reason> {
+        let factors = |key: &str| -> Result<Vec<f32>, Reason> {
+            serde_json::from_value(self.found[key].clone())
+                .map_err(|_| format!("{key} of longrope must be a list of numbers"))
+        };
+        let divisors = factors("short_factor")?;
+        if divisors != factors("long_factor")? || self.required("attention_factor")? != 1.0 {
+            return Err("longrope is supported only where short_factor is long_factor and attention_factor is 1".into());
+        }
+        Ok(RopeScaling::Divided { divisors })
     }
 
     fn yarn(&self) -> Result<Yarn, Reason> {
@@ -183,6 +214,12 @@ mod tests {
         assert_eq!(older, read(newer).unwrap());
         assert_eq!((older.theta, older.max_seq_len), (500.0, 64));
         assert_eq!(older.scaling, Some(RopeScaling::Linear { factor: 2.0 }));
+        let both = json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0},
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0}});
+        assert_eq!(read(both.clone()).unwrap().scaling, Some(RopeScaling::Linear { factor: 2.0 }));
+        let mut differ = both;
+        differ["rope_scaling"]["factor"] = 3.0.into();
+        assert!(read(differ).unwrap_err().contains("say different things"));
         let nothing = Positions { theta: 10_000.0, scaling: None, max_seq_len: 2048 };
         assert_eq!(read(json!({"rope_scaling": null})), Ok(nothing));
     }
@@ -202,7 +239,10 @@ mod tests {
     #[test]
     fn what_is_not_computed_is_refused_by_name() {
         let refused = |scaling: Value| read(json!({"rope_scaling": scaling})).unwrap_err();
-        assert!(refused(json!({"type": "longrope"})).contains("longrope"));
+        assert!(refused(json!({"type": "longrope"})).contains("short_factor"));
+        let long = json!({"type": "longrope", "short_factor": [1.0], "long_factor": [2.0],
+            "attention_factor": 1.0});
+        assert!(refused(long).contains("only where short_factor is long_factor"));
         assert!(
             refused(json!({"type": "default", "mrope_section": [1]})).contains("mrope_section")
         );

@@ -20,17 +20,18 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 
 /// How GPT-2 cuts text into words.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+pub(crate) const GPT2_PATTERN: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// A rule that `tokenizer.ggml.pre` names.
-struct Rule {
-    name: &'static str,
-    pattern: &'static str,
+pub(crate) struct Rule {
+    pub(crate) name: &'static str,
+    pub(crate) pattern: &'static str,
     /// Whether digits stand alone before the pattern is tried.
-    digits: bool,
+    pub(crate) digits: bool,
     /// Whether a word that is a token is taken as it is.
     ignore_merges: bool,
     /// Whether a text begins with the begin token where the file does not say.
@@ -39,10 +40,11 @@ struct Rule {
     composes: bool,
 }
 
-const RULES: [Rule; 5] = [
+/// All that are known.
+pub(crate) const RULES: [Rule; 5] = [
     Rule {
         name: "gpt-2",
-        pattern: GPT2,
+        pattern: GPT2_PATTERN,
         digits: false,
         ignore_merges: false,
         begins: false,
@@ -50,7 +52,7 @@ const RULES: [Rule; 5] = [
     },
     Rule {
         name: "smollm",
-        pattern: GPT2,
+        pattern: GPT2_PATTERN,
         digits: true,
         ignore_merges: false,
         begins: false,

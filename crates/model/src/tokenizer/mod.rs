@@ -143,7 +143,7 @@ impl Tokenizer {
     }
 
     /// From the contents of a `tokenizer.json`; `path` is what errors call it.
-    fn from_bytes(path: &Path, content: &[u8]) -> Result<Self, TokenizerError> {
+    pub(crate) fn from_bytes(path: &Path, content: &[u8]) -> Result<Self, TokenizerError> {
         let malformed =
             |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
         // The library panics on a syntax error inside the decoder section, so syntax is checked

@@ -1,0 +1,492 @@
+"""A model of hadal for transformers: every residual policy, in plain PyTorch.
+
+`hadal export --format hf` writes this file beside models that no architecture of transformers computes:
+
+    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)
+
+A sub-layer (attention or MLP) is a bare function. A policy is a function from the embedding to what the head reads: it
+decides what each sub-layer reads and what becomes of its output. Sub-layers are numbered l = 0 .. 2 n_layers - 1:
+attention of block i is 2i, its MLP 2i + 1. Parameters have the names of hadal's checkpoints. The stream is float32
+whatever the type of the weights. Written for reading: it runs anywhere, but it is not fast.
+"""
+
+import itertools
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+
+class HadalConfig(PretrainedConfig):
+    """`hadal` is the config of the checkpoint; the rest is what transformers asks every model for."""
+
+    model_type = "hadal"
+
+    def __init__(self, hadal=None, **kwargs):
+        super().__init__(**kwargs)
+        self.hadal = hadal or {}
+        self.vocab_size = self.hadal.get("vocab_size", 0)
+        self.hidden_size = self.hadal.get("d_model", 0)
+        self.num_hidden_layers = self.hadal.get("n_layers", 0)
+        self.num_attention_heads = self.hadal.get("n_heads", 0)
+        self.num_key_value_heads = self.hadal.get("n_kv_heads", 0)
+        self.max_position_embeddings = self.hadal.get("max_seq_len", 0)
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def shapes(cfg):
+    """Every parameter by name."""
+    d, blocks, ff, vocabulary = cfg["d_model"], cfg["n_layers"], cfg["d_ff"], cfg["vocab_size"]
+    q, kv = cfg["n_heads"] * cfg["head_dim"], cfg["n_kv_heads"] * cfg["head_dim"]
+    kind = cfg["residual"]["kind"]
+    found = {"embed.weight": (vocabulary, d)}
+    if not cfg["tie_embeddings"]:
+        found["head.weight"] = (vocabulary, d)
+    if kind not in ("postnorm", "deepnorm", "nag"):
+        found["norm.weight"] = (d,)
+    biased = {"qkv": "qkv", "all": "qkvo"}.get(cfg.get("attention_bias"), "")
+    for i in range(blocks):
+        attention = {"q": (q, d), "k": (kv, d), "v": (kv, d), "o": (d, q)}
+        mlp = {"up": (ff, d), "down": (d, ff)} | ({"gate": (ff, d)} if cfg["mlp"] == "swiglu" else {})
+        for part, shape in attention.items():
+            found[f"layers.{i}.attn.{part}.weight"] = shape
+            if part in biased:
+                found[f"layers.{i}.attn.{part}.bias"] = shape[:1]
+        for part, shape in mlp.items():
+            found[f"layers.{i}.mlp.{part}.weight"] = shape
+            if cfg.get("mlp_bias"):
+                found[f"layers.{i}.mlp.{part}.bias"] = shape[:1]
+        if cfg["qk_norm"]:
+            found |= {f"layers.{i}.attn.{part}_norm.weight": (cfg["head_dim"],) for part in "qk"}
+        if cfg["depth_kv"] == "attention+mlp" and i + 1 < blocks:
+            found |= {f"layers.{i}.mlp.depth_{part}.weight": (kv, d) for part in "kv"}
+        if kind != "nag":
+            found |= {f"layers.{i}.{half}_norm.weight": (d,) for half in ("attn", "mlp")}
+    return found | {f"residual.{name}": shape for name, shape in policy_shapes(cfg["residual"], d, blocks)}
+
+
+def policy_shapes(policy, d, blocks):
+    kind, subs = policy["kind"], range(2 * blocks)
+    n = policy.get("streams")
+    if kind == "prenorm" and policy.get("capacity") is not None:
+        for i in filter(lambda i: routed(policy, i), range(blocks)):
+            yield from {f"{i}.router.weight": (d,), f"{i}.predictor.hidden.weight": (32, d)}.items()
+            yield from {f"{i}.predictor.hidden.bias": (32,), f"{i}.predictor.out.weight": (32,)}.items()
+            yield f"{i}.predictor.out.bias", (1,)
+    if kind == "nag":
+        yield "log_gain", (1,)
+    if kind == "denseformer":
+        yield from ((f"block.{i}.weights", (i + 1,)) for i in range(1, blocks + 1))
+    for l in [*subs, "out"]:
+        inner, first = l != "out", l == 0
+        parts = {}
+        if kind == "highway" and inner:
+            vector = policy["gate"] == "vector"
+            parts = {"gate.weight": (d, d) if vector else (d,), "gate.bias": (d if vector else 1,)}
+        elif kind == "siamese":
+            parts = {"post_norm": (d,), "pre_norm": (d,)}
+        elif kind == "hc" and inner:
+            parts = {"pre": (n,), "res": (n, n), "post": (n,)}
+            if policy["dynamic"]:
+                parts |= {"norm": (d,), "pre_weight": (d,), "res_weight": (d, n), "post_weight": (d,)}
+                parts |= {"mix_scale": (1,), "post_scale": (1,)}
+        elif kind in ("mhc", "mhc_lite") and inner:
+            for part, m in {"pre": n, "post": n, "res": n * n if kind == "mhc" else math.factorial(n)}.items():
+                parts |= {f"{part}_weight": (n * d, m), f"{part}_bias": (m,), f"{part}_scale": (1,)}
+        elif kind == "attnres" and not first:
+            parts = {"query": (d,), "key_norm": (d,)}
+        elif kind == "mgr":
+            parts = {} if first else {"pool.weight": (d,)}
+            if inner and l >= n - 1:
+                parts |= {"gate.weight": (d,), "gate.bias": (n + (policy["gate"] == "competitive"),)}
+        elif kind == "nag" and inner:
+            c = policy["directions"]
+            parts = {"alpha": (1,), "directions": (c, d), "bias": (c,), "mix": (c,), "sharpness": (1,)}
+        yield from ((f"{l}.{name}", shape) for name, shape in parts.items())
+
+
+def declare(module, name, shape):
+    *path, last = name.split(".")
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        module = module._modules[part]
+    module.register_parameter(last, nn.Parameter(torch.empty(shape)))
+
+
+# ---------------------------------------------------------------- positions
+
+
+def frequencies(cfg, length):
+    """Angles per position of each pair of dimensions, and what queries and keys are multiplied by."""
+    h, theta, scaling = cfg["head_dim"], cfg["rope_theta"], cfg.get("rope_scaling") or {"kind": "none"}
+    pairs = torch.arange(h // 2, dtype=torch.float64)
+    plain = theta ** (-2 * pairs / h)
+    kind, factor = scaling["kind"], scaling.get("factor")
+    original = scaling.get("original_max_seq_len")
+    if kind == "linear":
+        return plain / factor, 1.0
+    if kind == "dynamic":
+        stretch = factor * max(length, original) / original - (factor - 1)
+        return (theta * stretch ** (h / (h - 2))) ** (-2 * pairs / h), 1.0
+    if kind == "llama3":
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        kept = ((original * plain / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+        return plain * (kept + (1 - kept) / factor), 1.0
+    if kind == "yarn":
+        # The dimension that turns so often within the original length.
+        place = lambda turns: h * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        low, high = place(scaling["beta_fast"]), place(scaling["beta_slow"])
+        if scaling["truncate"]:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, h - 1)
+        divided = ((pairs - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+        return plain * (divided / factor + 1 - divided), scaling["attention_factor"]
+    if kind == "divided":
+        return plain / torch.tensor(scaling["divisors"], dtype=torch.float64), 1.0
+    return plain, 1.0
+
+
+# ---------------------------------------------------------------- sub-layers
+
+
+class Pass:
+    """One forward pass: the parameters, the positions, the cache, and the depth slots left so far."""
+
+    def __init__(self, model, positions, ago, shown, cache):
+        self.cfg, self.cache = model.config.hadal, cache
+        self.ago, self.shown = ago, shown
+        self.parameters = dict(model.named_parameters())
+        self.policy, self.eps = self.cfg["residual"], self.cfg["norm_eps"]
+        self.blocks, self.subs = range(self.cfg["n_layers"]), range(2 * self.cfg["n_layers"])
+        self.slots = []
+        each, factor = frequencies(self.cfg, int(positions.max()) + 1)
+        # In f64: a late position times a fast frequency has no digits to lose. [B, 1, T, h/2]
+        angles = (positions.cpu().double()[..., None] * each)[:, None]
+        self.cos, self.sin = ((factor * f(angles)).float().to(positions.device) for f in (torch.cos, torch.sin))
+
+    def get(self, name):
+        return self.parameters[name].float()
+
+    def of(self, l, name):
+        """A parameter of the policy."""
+        return self.get(f"residual.{l}.{name}")
+
+    def rms(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+    def norm(self, l, x):
+        return self.rms(x) * self.get(f"layers.{l // 2}.{'mlp' if l % 2 else 'attn'}_norm.weight")
+
+    def linear(self, name, x):
+        weight, bias = self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
+        return F.linear(x.to(weight.dtype), weight, bias).float()
+
+    def heads(self, name, x):
+        """[B, T, d] -> [B, heads, T, head_dim]"""
+        return self.linear(name, x).unflatten(-1, (-1, self.cfg["head_dim"])).transpose(1, 2)
+
+    def turn(self, norm, x):
+        """Normalises heads, if the model does, and turns dimension j together with j + head_dim/2."""
+        if self.cfg["qk_norm"]:
+            x = self.rms(x) * self.get(f"{norm}.weight")
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * self.cos - b * self.sin, b * self.cos + a * self.sin], -1)
+
+    def sub(self, l, x, exists=None):
+        """Sub-layer l on exactly x. Tokens for which `exists` [B, T, 1] is false leave no keys to others."""
+        return self.mlp(l // 2, x) if l % 2 else self.attention(l // 2, x, exists)
+
+    def branch(self, l, h, exists=None):
+        """A sub-layer that normalises what it reads."""
+        return self.sub(l, self.norm(l, h), exists)
+
+    def sees(self, i, kept):
+        """Which of the keys that are kept [B or 1, S] block i sees, [B or 1, 1, T, S]. A token always sees itself."""
+        window, allowed = self.cfg.get("sliding_window"), self.ago >= 0
+        if window and i in (window.get("blocks") or self.blocks):
+            allowed = allowed & (self.ago < window["size"])
+        return (allowed & (kept[:, None] | (self.ago == 0)))[:, None]
+
+    def attention(self, i, x, exists):
+        name = f"layers.{i}.attn"
+        q, k, v = (self.heads(f"{name}.{part}", x) for part in "qkv")
+        q, k = self.turn(f"{name}.q_norm", q), self.turn(f"{name}.k_norm", k)
+        slot, kept = (k, v), self.shown
+        if exists is not None:
+            # Whether a key exists is kept as one more number of it, so that a cache keeps it too.
+            k = torch.cat([k, exists[:, None].expand(*k.shape[:3], 1).to(k.dtype)], -1)
+        if self.cache is not None:
+            k, v = self.cache.update(k, v, i)
+        if exists is not None:
+            k, kept = k[..., :-1], kept & (k[:, 0, :, -1] > 0.5)
+        group = self.cfg["n_heads"] // self.cfg["n_kv_heads"]
+        share = lambda y: y.repeat_interleave(group, 1)
+        scores = (q @ share(k).transpose(-1, -2)).masked_fill(~self.sees(i, kept), -torch.inf)
+        depth = [(q * share(key)).sum(-1, keepdim=True) for key, _ in self.slots]
+        weights = torch.softmax(torch.cat([scores, *depth], -1) / math.sqrt(q.shape[-1]), -1)
+        here, *below = weights.split([scores.shape[-1], *[1] * len(depth)], -1)
+        y = here @ share(v) + sum(weight * share(value) for weight, (_, value) in zip(below, self.slots))
+        if self.cfg["depth_kv"] != "none":
+            self.slots.append(slot)
+        return self.linear(f"{name}.o", y.transpose(1, 2).flatten(2))
+
+    def mlp(self, i, x):
+        name = f"layers.{i}.mlp"
+        if f"{name}.depth_k.weight" in self.parameters:
+            key = self.turn(f"layers.{i}.attn.k_norm", self.heads(f"{name}.depth_k", x))
+            self.slots.append((key, self.heads(f"{name}.depth_v", x)))
+        up = self.linear(f"{name}.up", x)
+        gated = self.cfg["mlp"] == "swiglu"
+        return self.linear(f"{name}.down", F.silu(self.linear(f"{name}.gate", x)) * up if gated else F.relu(up) ** 2)
+
+    def judge(self, l, gate):
+        """Who runs sub-layer l by its gate [B, T, 1], whose keys exist, and what is taken off the gate."""
+        tau = self.policy.get("skip_threshold")
+        if tau is None:
+            return torch.ones_like(gate, dtype=torch.bool), None, 0.0
+        if isinstance(tau, dict):
+            tau = tau["mlp" if l % 2 else "attention"]
+        elif isinstance(tau, list):
+            tau = tau[l]
+        runs = ~(gate.abs() < tau)
+        dropped = self.policy.get("skip_kv") == "drop"
+        return runs, runs if dropped else None, self.policy.get("skip_shrink", 0.0) * tau
+
+
+# ---------------------------------------------------------------- policies: embedding -> what the head reads
+
+
+def final(run, x):
+    return run.rms(x) * run.get("norm.weight")
+
+
+def routed(policy, i):
+    """Whether a block is routed (Mixture-of-Depths)."""
+    return policy.get("capacity") is not None and (i + 1) % policy.get("every", 2) == 0
+
+
+def prenorm(run, x):
+    for i in run.blocks:
+        if not routed(run.policy, i):
+            x = x + run.branch(2 * i, x)
+            x = x + run.branch(2 * i + 1, x)
+            continue
+        weight = (x @ run.of(i, "router.weight"))[..., None]
+        hidden = F.relu(run.linear(f"residual.{i}.predictor.hidden", run.rms(x)))
+        runs = (hidden @ run.of(i, "predictor.out.weight"))[..., None] + run.of(i, "predictor.out.bias") > 0
+        a = torch.where(runs, run.branch(2 * i, x, runs), 0)
+        x = torch.where(runs, x + weight * (a + run.branch(2 * i + 1, x + a)), x)
+    return final(run, x)
+
+
+def lns(run, x):
+    for l in run.subs:
+        x = x + run.sub(l, run.norm(l, x) / math.sqrt(l // 2 + 1))
+    return final(run, x)
+
+
+def postnorm(run, x, skip=1.0):
+    for l in run.subs:
+        x = run.norm(l, skip * x + run.sub(l, x))
+    return x
+
+
+def deepnorm(run, x):
+    return postnorm(run, x, skip=len(run.subs) ** 0.25)
+
+
+def mixln(run, x):
+    post = 2 * math.floor(run.policy["post_fraction"] * len(run.blocks))
+    for l in run.subs:
+        x = run.norm(l, x + run.sub(l, x)) if l < post else x + run.branch(l, x)
+    return final(run, x)
+
+
+def highway(run, x):
+    for l in run.subs:
+        weight, bias, seen = run.of(l, "gate.weight"), run.of(l, "gate.bias"), run.rms(x)
+        score = seen @ weight.T if weight.dim() == 2 else (seen @ weight)[..., None] / math.sqrt(x.shape[-1])
+        x = torch.lerp(x, run.branch(l, x), torch.sigmoid(score + bias).expand_as(x))
+    return final(run, x)
+
+
+def denseformer(run, x):
+    outputs = [x]
+    for i in run.blocks:
+        for l in (2 * i, 2 * i + 1):
+            x = x + run.branch(l, x)
+        outputs.append(x)
+        x = torch.einsum("j,jbtd->btd", run.of(f"block.{i + 1}", "weights"), torch.stack(outputs))
+    return final(run, x)
+
+
+def siamese(run, x):
+    post = lambda l, v: run.rms(v) * run.of(l, "post_norm")
+    pre = lambda l, v: run.rms(v) * run.of(l, "pre_norm")
+    y = x
+    for l in run.subs:
+        x = post(l, x)
+        z = run.branch(l, x + pre(l, y))
+        x, y = x + z / math.sqrt(2 * (l // 2 + 1)), y + z
+    return final(run, post("out", x) + pre("out", y))
+
+
+def streams_of(run, x):
+    """The same vector in every stream, [B, T, n, d]."""
+    return x[..., None, :].expand(*x.shape[:-1], run.policy["streams"], x.shape[-1])
+
+
+def hc(run, x):
+    streams = streams_of(run, x)
+    for l in run.subs:
+        pre, res, post = (run.of(l, name) for name in ("pre", "res", "post"))
+        if run.policy["dynamic"]:
+            seen = run.rms(streams) * run.of(l, "norm")
+            mix, out = run.of(l, "mix_scale"), run.of(l, "post_scale")
+            pre = pre + mix * torch.tanh(seen @ run.of(l, "pre_weight"))
+            res = res + mix * torch.tanh(seen @ run.of(l, "res_weight"))
+            post = post + out * torch.tanh(seen @ run.of(l, "post_weight"))
+        write = run.branch(l, (pre[..., None] * streams).sum(-2))
+        streams = res.transpose(-1, -2) @ streams + post[..., None] * write[..., None, :]
+    return final(run, streams.sum(-2))
+
+
+def mhc(run, x):
+    streams, n = streams_of(run, x), run.policy["streams"]
+    for l in run.subs:
+        seen = run.rms(streams.flatten(-2))
+        score = {}
+        for part in ("pre", "post", "res"):
+            weight, bias, scale = (run.of(l, f"{part}_{name}") for name in ("weight", "bias", "scale"))
+            score[part] = scale * (seen @ weight) + bias
+        if run.policy["kind"] == "mhc":
+            mix = torch.exp(score["res"]).unflatten(-1, (n, n))
+            for _ in range(run.policy["sinkhorn_iters"]):
+                mix = mix / mix.sum(-2, keepdim=True)
+                mix = mix / mix.sum(-1, keepdim=True)
+        else:
+            permutations = torch.tensor(list(itertools.permutations(range(n))), device=x.device)
+            mix = torch.einsum("btk,kij->btij", torch.softmax(score["res"], -1), F.one_hot(permutations).float())
+        pre, post = torch.sigmoid(score["pre"]), 2 * torch.sigmoid(score["post"])
+        write = run.branch(l, (pre[..., None] * streams).sum(-2))
+        streams = mix @ streams + post[..., None] * write[..., None, :]
+    return final(run, streams.sum(-2))
+
+
+def pool(run, query, sources):
+    """The sources [B, T, n, d], weighted by how well each fits the query."""
+    return (torch.softmax(run.rms(sources) @ query, -1)[..., None] * sources).sum(-2)
+
+
+def attnres(run, x):
+    blocks = run.policy["blocks"]
+    size = math.ceil(len(run.subs) / blocks) if blocks else 1
+    closed, open_sum = [x], None
+
+    def read(l):
+        sources = closed if open_sum is None else [*closed, open_sum]
+        return pool(run, run.of(l, "query") * run.of(l, "key_norm"), torch.stack(sources, -2))
+
+    for l in run.subs:
+        if l % size == 0 and open_sum is not None:
+            closed, open_sum = [*closed, open_sum], None
+        write = run.branch(l, read(l) if l else x)
+        open_sum = write if open_sum is None else open_sum + write
+    return final(run, read("out"))
+
+
+def mgr(run, x):
+    n, scale = run.policy["streams"], 1 / math.sqrt(x.shape[-1])
+    streams = x[..., None, :]
+    for l in run.subs:
+        h = pool(run, scale * run.of(l, "pool.weight"), streams) if l else x
+        if l < n - 1:
+            streams = torch.cat([streams, run.branch(l, h)[..., None, :]], -2)
+            continue
+        score, bias = run.rms(streams) @ (scale * run.of(l, "gate.weight")), run.of(l, "gate.bias")
+        if run.policy["gate"] == "independent":
+            gates = torch.sigmoid(score + bias)
+        else:
+            forget = bias[:1].expand(*score.shape[:-1], 1)
+            gates = torch.softmax(torch.cat([forget, score + bias[1:]], -1), -1)[..., 1:]
+        widest = gates.amax(-1, keepdim=True)
+        runs, exists, off = run.judge(l, widest)
+        if off:
+            gates = gates * ((widest - off) / widest)
+        moved = streams + gates[..., None] * (run.branch(l, h, exists)[..., None, :] - streams)
+        streams = torch.where(runs[..., None], moved, streams)
+    return final(run, pool(run, scale * run.of("out", "pool.weight"), streams))
+
+
+def nag(run, x):
+    unit = lambda v, eps=0.0: v * torch.rsqrt(v.square().mean(-1, keepdim=True) + eps)
+    size = x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-18)
+    r, s = x / size, size.log() + run.get("residual.log_gain")
+    for l in run.subs:
+        opened = torch.sigmoid(r @ run.of(l, "directions").T + run.of(l, "bias"))
+        modulation = (opened @ torch.softmax(run.of(l, "mix"), -1))[..., None].clamp_min(1e-6)
+        gain = run.of(l, "alpha") * modulation ** F.softplus(run.of(l, "sharpness"))
+        runs, exists, off = run.judge(l, gain)
+        gain = gain - gain.sign() * off
+        write = run.sub(l, r, exists)
+        write = write - write.mean(-1, keepdim=True)
+        write = write - (write * r).sum(-1, keepdim=True) / (r * r).sum(-1, keepdim=True) * r
+        r = torch.where(runs, unit(r + gain * unit(write, 1e-12)), r)
+        s = torch.where(runs, s + 0.5 * torch.log1p(gain**2), s)
+    return r * s.exp() / x.shape[-1]
+
+
+POLICIES = {
+    policy.__name__: policy
+    for policy in (prenorm, postnorm, lns, deepnorm, mixln, highway, denseformer, siamese, hc, mhc, attnres, mgr, nag)
+} | {"mhc_lite": mhc}
+
+
+# ---------------------------------------------------------------- model
+
+
+class HadalForCausalLM(PreTrainedModel, GenerationMixin):
+    config_class = HadalConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for name, shape in shapes(config.hadal).items():
+            declare(self, name, shape)
+        self.post_init()
+
+    def _init_weights(self, module):
+        """Nothing: models are trained by hadal, and a file has every parameter."""
+
+    def get_input_embeddings(self):
+        return self.embed
+
+    def get_output_embeddings(self):
+        """None: transformers would tie and resize it, and a tied head is the embedding here anyway."""
+
+    def forward(
+        self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None, labels=None, **_
+    ):
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        time, device = input_ids.shape[1], input_ids.device
+        index = torch.arange(past + time, device=device)
+        shown = torch.ones_like(index)[None] if attention_mask is None else attention_mask[:, : past + time]
+        if position_ids is None:
+            position_ids = (shown.cumsum(-1) - 1).clamp_min(0)[:, past:]
+        ago = index[past:, None] - index
+        run = Pass(self, position_ids, ago, shown.bool(), past_key_values)
+        embedded = F.embedding(input_ids, self.embed.weight).float()
+        read = POLICIES[run.policy["kind"]](run, embedded)
+        head = self.embed if self.config.hadal["tie_embeddings"] else self.head
+        logits = F.linear(read.to(head.weight.dtype), head.weight).float()
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten().to(device), ignore_index=-100)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)

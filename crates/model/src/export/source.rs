@@ -1,0 +1,138 @@
+//! The model that is exported, as it lies on the disk.
+
+use super::ExportError;
+use crate::checkpoint::CONFIG;
+use crate::config::ModelConfig;
+use crate::import::WeightSource;
+use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf};
+use crate::tokenizer::{Tokenizer, TokenizerError, tokenizer_of_gguf};
+use hadal_residual::ResidualConfig;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// An open model and what goes with it. Its parameters are read one by one.
+pub(super) struct Source {
+    /// A model directory or a GGUF file.
+    pub(super) path: PathBuf,
+    pub(super) config: ModelConfig,
+    pub(super) begin: Option<u32>,
+    pub(super) ends: Vec<u32>,
+    pub(super) vocabulary: Option<Vocabulary>,
+    /// What turns text into tokens, if anything does.
+    pub(super) tokenizer: Option<Tokenizer>,
+    pub(super) chat_template: Option<String>,
+    pub(super) places: Vec<Place>,
+    weights: Box<dyn WeightSource>,
+}
+
+/// A tokenizer.
+pub(super) struct Vocabulary {
+    /// The `tokenizer.json`, or the GGUF file that amounts to it.
+    pub(super) path: PathBuf,
+    /// What is, or would be, in `tokenizer.json`.
+    pub(super) json: Value,
+}
+
+impl Source {
+    pub(super) fn open(path: &Path) -> Result<Self, ExportError> {
+        let place = model_of(path);
+        let files = ModelFiles::open(&place)?;
+        let places = files.places()?;
+        let ModelFiles { config, begin, ends, weights } = files;
+        let vocabulary = Vocabulary::of(&[&place, path])?;
+        let tokenizer = match &vocabulary {
+            Some(Vocabulary { path, json }) => {
+                Some(Tokenizer::from_bytes(path, json.to_string().as_bytes())?)
+            }
+            None => (256..=257).contains(&config.vocab_size).then(Tokenizer::bytes),
+        };
+        let in_vocabulary = |id: &u32| (*id as usize) < config.vocab_size;
+        let begin = begin.or(tokenizer.as_ref().and_then(Tokenizer::begin)).filter(in_vocabulary);
+        let mut ends = match (ends.is_empty(), &tokenizer) {
+            (true, Some(tokenizer)) => tokenizer.ends(),
+            _ => ends,
+        };
+        ends.retain(in_vocabulary);
+        let chat_template = chat_template(&place)?;
+        let path = place;
+        Ok(Self {
+            path,
+            config,
+            begin,
+            ends,
+            vocabulary,
+            tokenizer,
+            chat_template,
+            places,
+            weights,
+        })
+    }
+
+    pub(super) fn is_gguf(&self) -> bool {
+        is_gguf(&self.path)
+    }
+
+    /// What people call the model.
+    pub(super) fn name(&self) -> Option<String> {
+        let absolute = std::path::absolute(&self.path).ok()?;
+        let name = if self.is_gguf() { absolute.file_stem() } else { absolute.file_name() };
+        Some(name?.to_string_lossy().into_owned())
+    }
+
+    /// The elements of a parameter.
+    pub(super) fn floats(&self, place: &Place) -> Result<Vec<f32>, ExportError> {
+        self.weights
+            .floats(&place.stored)
+            .map_err(|reason| ExportError::Weights { path: self.weights.path().into(), reason })
+    }
+
+    /// The same for prenorm models elsewhere: the gains of lns take in what its readers multiply their inputs by.
+    pub(super) fn folded(&self, place: &Place) -> Result<Vec<f32>, ExportError> {
+        let mut values = self.floats(place)?;
+        let parts: Vec<&str> = place.ours.split('.').collect();
+        if let (
+            ResidualConfig::LayerNormScaling(_),
+            ["layers", block, "attn_norm" | "mlp_norm", _],
+        ) = (&self.config.residual, parts.as_slice())
+        {
+            let block: f64 = block.parse().unwrap_or_default();
+            let scale = 1.0 / (block + 1.0).sqrt();
+            for gain in &mut values {
+                *gain = (f64::from(*gain) * scale) as f32;
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// The finished model of a run's folder, or the path itself.
+fn model_of(path: &Path) -> PathBuf {
+    let finished = path.join("model");
+    match !path.join(CONFIG).is_file() && finished.join(CONFIG).is_file() {
+        true => finished,
+        false => path.into(),
+    }
+}
+
+impl Vocabulary {
+    /// The first that one of the places has.
+    fn of(places: &[&Path]) -> Result<Option<Self>, TokenizerError> {
+        for place in places {
+            if is_gguf(place) {
+                let path = place.to_path_buf();
+                return Ok(tokenizer_of_gguf(place)?.map(|json| Self { path, json }));
+            }
+            let path = place.join(TOKENIZER);
+            if path.is_file() {
+                let read = |reason| TokenizerError::Read { path: path.clone(), reason };
+                let text = fs::read(&path).map_err(read)?;
+                let json = serde_json::from_slice(&text).map_err(|error| {
+                    TokenizerError::Malformed { path: path.clone(), reason: error.to_string() }
+                })?;
+                return Ok(Some(Self { path, json }));
+            }
+        }
+        Ok(None)
+    }
+}
