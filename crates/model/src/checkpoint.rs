@@ -2,7 +2,7 @@
 
 use crate::config::{ConfigError, ModelConfig};
 use crate::decoder::Decoder;
-use crate::model_files::{ModelFiles, Reading, describe_file, is_gguf};
+use crate::model_files::{ModelFiles, Reading, describe_file, is_gguf, model_at};
 use crate::tensor_file::TensorFileError;
 use crate::tokenizer::TokenizerError;
 use burn::tensor::Device;
@@ -103,8 +103,9 @@ pub fn load(path: &Path, device: &Device) -> Result<Checkpoint, CheckpointError>
     Ok(Checkpoint { decoder, begin, ends })
 }
 
-/// Reads the config alone: from a file, from a directory's `config.json`, or from a GGUF file.
+/// Reads the config alone: from a `config.json`, or from whatever [`load`] reads.
 pub fn read_config(path: &Path) -> Result<ModelConfig, CheckpointError> {
+    let path = &model_at(path);
     if is_gguf(path) {
         return Ok(ModelFiles::open(path)?.config);
     }

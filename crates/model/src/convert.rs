@@ -3,7 +3,7 @@
 use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS, clear, sibling};
 use crate::config::ModelConfig;
 use crate::model_files::{
-    CHAT_TEMPLATE, GENERATION, ModelFiles, Place, TOKENIZER, chat_template, is_gguf,
+    CHAT_TEMPLATE, GENERATION, ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at,
 };
 use crate::streamed::{Interrupted, Streamed, write_streamed};
 use crate::tensor_file::TensorFileError;
@@ -62,6 +62,7 @@ fn write_model(
     staging: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, CheckpointError> {
+    let source = &model_at(source);
     let files = ModelFiles::open(source)?;
     let places = files.places()?;
     let ModelFiles { config, begin, ends, weights } = files;

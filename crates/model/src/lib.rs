@@ -40,6 +40,7 @@ pub use device::{DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
+pub use model_files::model_at;
 pub use part::{Part, PartError};
 pub use recording::Recording;
 pub use rope_scaling::{RopeScaling, Yarn};

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A tokenizer beside a model.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
@@ -35,9 +35,28 @@ pub(crate) fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
+/// Where the model of a place is: in a run's folder its finished model, in a directory that holds nothing but one GGUF file
+/// that file, as `hadal prune apply` leaves it. Anything else is the model itself.
+pub fn model_at(path: &Path) -> PathBuf {
+    if path.join(CONFIG).exists() || !path.is_dir() {
+        return path.into();
+    }
+    let finished = path.join("model");
+    if finished.join(CONFIG).is_file() {
+        return finished;
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files: Vec<PathBuf> = entries.filter(|file| is_gguf(file)).collect();
+    match files.as_slice() {
+        [file] => file.clone(),
+        _ => path.into(),
+    }
+}
+
 impl ModelFiles {
-    /// Opens a directory or a GGUF file; no parameter is read yet.
+    /// Opens what [`model_at`] finds; no parameter is read yet.
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let path = &model_at(path);
         if is_gguf(path) {
             let (model, Imported { config, begin, ends }) = GgufModel::open(path)?;
             config

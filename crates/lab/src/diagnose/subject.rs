@@ -4,7 +4,7 @@ use super::error::{DiagnoseError, io_error};
 use crate::train::skip::Skipper;
 use crate::train::{RunConfig, checkpoint_path, checkpoint_steps, read_state, warmth};
 use hadal_model::{
-    Decoder, Device, ModelConfig, Part, TensorFile, Tokenizer, TokenizerError, load,
+    Decoder, Device, ModelConfig, Part, TensorFile, Tokenizer, TokenizerError, load, model_at,
 };
 use hadal_residual::Conduct;
 use std::fs;
@@ -36,7 +36,8 @@ impl Subject {
             let (decoder, step) = of_run(path, &config)?;
             return Ok(Self { name, path: path.into(), step, decoder, config: Some(config) });
         }
-        if !path.is_file() && !path.join("config.json").is_file() {
+        let model = model_at(path);
+        if !model.is_file() && !model.join("config.json").is_file() {
             return Err(DiagnoseError::NoModel { path: path.into() });
         }
         let decoder = load(path, &device())?.decoder;

@@ -1,10 +1,9 @@
 //! The model that is exported, as it lies on the disk.
 
 use super::ExportError;
-use crate::checkpoint::CONFIG;
 use crate::config::ModelConfig;
 use crate::import::WeightSource;
-use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf};
+use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at};
 use crate::tokenizer::{Tokenizer, TokenizerError, tokenizer_of_gguf};
 use hadal_residual::ResidualConfig;
 use serde_json::Value;
@@ -36,7 +35,7 @@ pub(super) struct Vocabulary {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self, ExportError> {
-        let place = model_of(path);
+        let place = model_at(path);
         let files = ModelFiles::open(&place)?;
         let places = files.places()?;
         let ModelFiles { config, begin, ends, weights } = files;
@@ -103,15 +102,6 @@ impl Source {
             }
         }
         Ok(values)
-    }
-}
-
-/// The finished model of a run's folder, or the path itself.
-fn model_of(path: &Path) -> PathBuf {
-    let finished = path.join("model");
-    match !path.join(CONFIG).is_file() && finished.join(CONFIG).is_file() {
-        true => finished,
-        false => path.into(),
     }
 }
 

@@ -9,7 +9,7 @@ mod stream;
 mod tests;
 
 use crate::import::tokenizer_json;
-use crate::model_files::{TOKENIZER, is_gguf};
+use crate::model_files::{TOKENIZER, is_gguf, model_at};
 use hadal_gguf::{Gguf, GgufError};
 use std::fs;
 use std::io;
@@ -132,14 +132,17 @@ impl Tokenizer {
     /// The tokenizer that belongs to a model: a directory's `tokenizer.json`, or what a GGUF file says. Nothing
     /// if there is none.
     pub fn of_model(path: &Path) -> Result<Option<Self>, TokenizerError> {
-        if is_gguf(path) {
+        let model = model_at(path);
+        if is_gguf(&model) {
+            let path = &model;
             let json = tokenizer_of_gguf(path)?;
             return json
                 .map(|json| Self::from_bytes(path, json.to_string().as_bytes()))
                 .transpose();
         }
-        let beside = path.join(TOKENIZER);
-        if beside.exists() { Self::from_file(&beside).map(Some) } else { Ok(None) }
+        // A run's tokenizer may lie beside its model.
+        let found = [&*model, path].map(|place| place.join(TOKENIZER)).into_iter();
+        found.filter(|file| file.exists()).map(|file| Self::from_file(&file)).next().transpose()
     }
 
     /// From the contents of a `tokenizer.json`; `path` is what errors call it.

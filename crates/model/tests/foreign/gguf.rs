@@ -186,6 +186,25 @@ fn what_is_not_computed_exactly_is_refused_by_name() {
 }
 
 #[test]
+fn a_directory_with_one_file_is_that_file() {
+    let draft = byte_level("llama-bpe");
+    let path = draft.write();
+    let directory = path.parent().unwrap();
+    let (ids, want) = expected(&golden("llama"));
+    assert_close(&logits(&load(directory, &Device::flex()).unwrap().decoder, &ids), &want, "it");
+    assert_eq!(read_config(directory).unwrap(), read_config(&path).unwrap());
+    let words = |path: &Path| Tokenizer::of_model(path).unwrap().unwrap().encode("ab 12").unwrap();
+    assert_eq!(words(directory), words(&path));
+    let place = TempDir::new().unwrap();
+    let copy = place.path().join("copy");
+    assert!(convert(directory, &copy, &mut |_, _| ()).unwrap().tokenizer);
+    // Of two, nobody knows which is meant.
+    fs::copy(&path, directory.join("other.gguf")).unwrap();
+    let error = load(directory, &Device::flex()).unwrap_err().to_string();
+    assert!(error.contains("config.json"), "{error}");
+}
+
+#[test]
 fn tensors_that_do_not_fit_are_listed() {
     let mut missing = draft("llama", "llama");
     missing.tensors.retain(|(name, ..)| name != "blk.1.ffn_up.weight");
