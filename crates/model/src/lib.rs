@@ -23,9 +23,11 @@ mod part;
 mod rope;
 mod rope_scaling;
 mod sampling;
+mod stepper;
 mod tally;
 mod tensor_file;
 mod tokenizer;
+mod writer;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
@@ -44,6 +46,7 @@ pub use sampling::{Sampler, Sampling, SamplingError};
 pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
+pub use writer::Writer;
 
 /// The README's example must compile.
 #[cfg(doctest)]
