@@ -81,14 +81,24 @@ fn few(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32> {
     let tokens = x.len() / inputs;
     let mut y = vec![0.0; tokens * width];
     for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact_mut(width)) {
-        let mut rest = y;
-        for weight in weights {
-            let (part, more) = rest.split_at_mut(weight.out);
-            vector::matrix_times(weight.values, x, part);
-            rest = more;
-        }
+        one(x, weights, y);
     }
     y
+}
+
+/// [`forward`] for a single token, to where its row `y` is: `[sum of outs]`.
+pub fn step(x: &[f32], weights: &[Weight], y: &mut [f32]) {
+    work::add(2 * x.len() * y.len());
+    one(x, weights, y);
+}
+
+fn one(x: &[f32], weights: &[Weight], y: &mut [f32]) {
+    let mut rest = y;
+    for weight in weights {
+        let (part, more) = rest.split_at_mut(weight.out);
+        vector::matrix_times(weight.values, x, part);
+        rest = more;
+    }
 }
 
 /// `W^T`, ready for `x W^T`.

@@ -4,6 +4,10 @@
 //! Of the squared form only `a = relu(u)^2` is kept: its slope is `2 sqrt(a)`. Of the gated form
 //! `up x` and `gate x` are kept, and the product is computed again.
 
+mod step;
+
+pub use step::{Biases, Room, step};
+
 use crate::gemm::{Packed, Scratch, Store, View, multiply, rows_per_task};
 use crate::linear::{Weight, input_gradient, pack_forward, weight_gradient};
 use crate::rows::{filled, transpose};

@@ -8,7 +8,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use hadal_cpu::{Rows, Values};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -50,6 +50,13 @@ fn rows(tensor: FlexTensor) -> Rows {
     // Gradients may come as expanded views.
     let contiguous = tensor.as_slice::<f32>().is_some();
     Arc::new(Storage(if contiguous { tensor } else { tensor.to_contiguous() }))
+}
+
+/// The values of a tensor where they are, without a copy if they lie in order; nothing if it lives elsewhere than on
+/// Flex, is part of a graph, or is not f32.
+pub fn share<const D: usize>(tensor: Tensor<D>) -> Option<Rows> {
+    let tensor = tensor.try_into_primitive::<Flex>().ok()?;
+    (tensor.dtype() == DType::F32).then(|| rows(tensor))
 }
 
 fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {

@@ -19,13 +19,15 @@ mod rms;
 mod route;
 mod routed;
 mod seen;
+mod step;
 mod tensors;
 
 pub use attention::{
     AttentionShape, AttentionWeights, HeadGains, RopeTables, attention, continued_attention,
 };
+pub use bridge::share;
 pub use embed::embed;
-pub use hadal_cpu::Route;
+pub use hadal_cpu::{Route, Rows};
 pub use heads::{DepthSlots, mix_heads, project_heads};
 pub use junction::Junctions;
 pub use linear::linear;
@@ -36,4 +38,5 @@ pub use rms::{inverse_rms, rms, rms_norm};
 pub use route::{gather, indices, scatter};
 pub use routed::{Asking, Keys, continued_routed_attention, mix_routed_heads, routed_attention};
 pub use seen::{SeenRows, SeenTokens};
+pub use step::{AttentionStep, LinearStep, MlpStep, Room};
 pub use tensors::{change_values, take_gradient};

@@ -24,6 +24,12 @@ impl SeenRows {
         self.rows.iter().map(KeyValues::len)
     }
 
+    /// The only row of a batch of one.
+    pub fn only(&mut self) -> &mut KeyValues {
+        self.rows.resize_with(1, KeyValues::default);
+        &mut self.rows[0]
+    }
+
     /// All keys and all values, `[batch, heads, time, head_dim]`.
     pub fn to_vectors(&self) -> (Vec<f32>, Vec<f32>) {
         let (mut keys, mut values) = (Vec::new(), Vec::new());

@@ -166,7 +166,8 @@ impl Attention {
         (scatter(self.o.forward(mixed), route, [batch, time]), own)
     }
 
-    fn weights(&self) -> AttentionWeights {
+    /// The matrices, gains and biases.
+    pub(crate) fn weights(&self) -> AttentionWeights {
         let norms = self.q_norm.as_ref().zip(self.k_norm.as_ref());
         AttentionWeights {
             q: self.q.weight(),
@@ -188,7 +189,8 @@ impl Attention {
         Some(Tensor::cat(vec![self.q.bias()?, self.k.bias()?, self.v.bias()?], 0))
     }
 
-    fn shape(&self) -> AttentionShape {
+    /// The sizes.
+    pub(crate) fn shape(&self) -> AttentionShape {
         let Self { heads, kv_heads, head_dim, .. } = *self;
         // A window beyond u32 is wider than any text.
         let window = self.window.map(|window| u32::try_from(window).unwrap_or(u32::MAX));

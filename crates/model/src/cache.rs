@@ -149,15 +149,23 @@ impl Cache {
         layer: usize,
         attend: impl FnOnce(SeenTokens) -> Tensor<3>,
     ) -> Tensor<3> {
-        let seen = match self.layers[layer].take() {
-            None => SeenRows::default(),
-            Some(Seen::Rows(seen)) => seen,
-            Some(Seen::Tensors(seen)) => rows(&seen.stored, self.length),
-        };
-        let seen = SeenTokens::new(seen);
+        let lent = self.rows(layer);
+        let seen = SeenTokens::new(std::mem::take(lent));
         let out = attend(seen.clone());
-        self.layers[layer] = Some(Seen::Rows(seen.take()));
+        *lent = seen.take();
         out
+    }
+
+    /// What a layer has seen, as fused operations keep it.
+    pub(crate) fn rows(&mut self, layer: usize) -> &mut SeenRows {
+        let seen = &mut self.layers[layer];
+        if let Some(Seen::Tensors(tensors)) = seen {
+            *seen = Some(Seen::Rows(rows(&tensors.stored, self.length)));
+        }
+        match seen.get_or_insert_with(|| Seen::Rows(SeenRows::default())) {
+            Seen::Rows(seen) => seen,
+            Seen::Tensors(_) => unreachable!("they have become rows"),
+        }
     }
 
     /// Called by the pass when every layer has seen `time` more tokens.

@@ -22,8 +22,8 @@ use std::mem;
 pub struct Decoder {
     embed: Param<Tensor<2>>,
     head: Option<Param<Tensor<2>>>,
-    blocks: Vec<Block>,
-    residual: AnyResidual,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) residual: AnyResidual,
     #[module(skip)]
     config: ModelConfig,
     #[module(skip)]
@@ -239,7 +239,7 @@ impl Decoder {
                 inputs: tokens.ids.len(),
             });
         }
-        self.check_vocabulary(targets)?;
+        self.check_vocabulary(&targets.ids)?;
         let (hidden, extra) = self.hidden(tokens, pass)?;
         let shares = shares(targets.ids.len(), scored).into();
         let targets = Targets { ids: targets.ids.as_slice().into(), shares };
@@ -251,8 +251,20 @@ impl Decoder {
         })
     }
 
-    fn head(&self) -> Tensor<2> {
+    /// The embeddings, `[V, d]`.
+    pub(crate) fn embeddings(&self) -> Tensor<2> {
+        self.embed.val()
+    }
+
+    /// `[V, d]`
+    pub(crate) fn head(&self) -> Tensor<2> {
         self.head.as_ref().unwrap_or(&self.embed).val()
+    }
+
+    /// The sub-layers that a pass without `absent` goes past.
+    pub(crate) fn present(&self, absent: &[Site]) -> Vec<Site> {
+        let sites = (0..2 * self.blocks.len()).map(Site::new);
+        sites.filter(|site| !absent.contains(site) && !self.left_out.contains(site)).collect()
     }
 
     /// What the head multiplies, `[B, T, d]`, and what the policy learns besides.
@@ -264,14 +276,15 @@ impl Decoder {
         let Pass { mut cache, absent, probe, mut tally, mut record, replay, .. } = pass;
         let absent = &[absent, &self.left_out].concat();
         let start = cache.as_ref().map_or(0, |cache| cache.len());
-        self.check(tokens, start, absent)?;
+        self.check(&tokens.ids, start + tokens.time())?;
+        self.check_absent(absent)?;
         let present = |block: usize| !absent.contains(&Site::new(2 * block));
         if let Some(cache) = &cache
             && let Some(reason) = cache.mismatch(self.blocks.len(), tokens.batch(), present)
         {
             return Err(PassError::ForeignCache { reason });
         }
-        let table = self.embed.val();
+        let table = self.embeddings();
         let device = table.device();
         let skipped_keys = self.config.residual.skipped_keys();
         if skipped_keys == SkippedKeys::Drop
@@ -316,27 +329,29 @@ impl Decoder {
         Ok((hidden, extra_loss))
     }
 
-    fn check_vocabulary(&self, tokens: &Tokens) -> Result<(), PassError> {
+    fn check_vocabulary(&self, ids: &[u32]) -> Result<(), PassError> {
         let vocab_size = self.config.vocab_size;
-        match tokens.ids.iter().find(|&&id| id as usize >= vocab_size) {
+        match ids.iter().find(|&&id| id as usize >= vocab_size) {
             Some(&id) => Err(PassError::UnknownToken { id, vocab_size }),
             None => Ok(()),
         }
     }
 
-    fn check(&self, tokens: &Tokens, start: usize, absent: &[Site]) -> Result<(), PassError> {
-        if tokens.ids.is_empty() {
+    /// Whether tokens can be read that make a text so long.
+    pub(crate) fn check(&self, ids: &[u32], length: usize) -> Result<(), PassError> {
+        if ids.is_empty() {
             return Err(PassError::Empty);
         }
-        self.check_vocabulary(tokens)?;
-        let (length, max_seq_len) = (start + tokens.time(), self.config.max_seq_len);
-        if length > max_seq_len {
-            return Err(PassError::TooLong { length, max_seq_len });
+        self.check_vocabulary(ids)?;
+        let max_seq_len = self.config.max_seq_len;
+        match length > max_seq_len {
+            true => Err(PassError::TooLong { length, max_seq_len }),
+            false => Ok(()),
         }
-        self.check_absent(absent)
     }
 
-    fn check_absent(&self, absent: &[Site]) -> Result<(), PassError> {
+    /// Whether these sub-layers can be left out.
+    pub(crate) fn check_absent(&self, absent: &[Site]) -> Result<(), PassError> {
         let sites = 2 * self.blocks.len();
         if let Some(&site) = absent.iter().find(|site| site.index >= sites) {
             return Err(PassError::UnknownSite { site, sites });

@@ -1,8 +1,8 @@
-//! Writing text: prefill the prompt, then one token at a time through the cache.
+//! Writing text: prefill the prompt, then one token at a time.
 
-use crate::cache::Cache;
-use crate::decoder::{Decoder, Pass, PassError, Tokens};
+use crate::decoder::{Decoder, PassError};
 use crate::sampling::{Sampler, SamplingError};
+use crate::writer::Writer;
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -78,9 +78,9 @@ pub fn generate(
     mut listen: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, GenerateError> {
     let max_tokens = limits.max_tokens;
-    let mut cache = Cache::new(decoder.config());
+    let mut writer = Writer::new(decoder, &[], prompt.len().saturating_add(max_tokens))?;
     let started = Instant::now();
-    let mut logits = next_logits(decoder, prompt, &mut cache)?;
+    let mut logits = writer.read(prompt, None)?;
     let prefill = started.elapsed();
 
     let started = Instant::now();
@@ -89,8 +89,7 @@ pub fn generate(
         if tokens.len() == max_tokens {
             break StopReason::MaxTokens;
         }
-        logits.truncate(limits.vocabulary);
-        let token = sampler.pick(&logits)?;
+        let token = sampler.pick(&logits[..logits.len().min(limits.vocabulary)])?;
         if limits.ends.contains(&token) {
             break StopReason::End;
         }
@@ -99,22 +98,11 @@ pub fn generate(
             break StopReason::Stopped;
         }
         if tokens.len() < max_tokens {
-            if cache.len() == decoder.config().max_seq_len {
+            if writer.len() == decoder.config().max_seq_len {
                 break StopReason::ContextFull;
             }
-            logits = next_logits(decoder, &[token], &mut cache)?;
+            logits = writer.read(&[token], None)?;
         }
     };
     Ok(Generated { tokens, stop, prefill, decode: started.elapsed() })
-}
-
-fn next_logits(
-    decoder: &Decoder,
-    tokens: &[u32],
-    cache: &mut Cache,
-) -> Result<Vec<f32>, PassError> {
-    let pass = Pass { cache: Some(cache), only_last: true, ..Pass::default() };
-    let logits = decoder.logits(&Tokens::row(tokens), pass)?;
-    // The device is a CPU: reading back cannot fail, and an empty answer is refused by the sampler.
-    Ok(logits.try_into_vec_as().unwrap_or_default())
 }

@@ -58,8 +58,8 @@ impl Linear {
 /// An attention and an MLP, without norms or skips: those belong to the policy.
 #[derive(Module, Debug)]
 pub(crate) struct Block {
-    attention: Attention,
-    mlp: Mlp,
+    pub(crate) attention: Attention,
+    pub(crate) mlp: Mlp,
 }
 
 impl Block {
@@ -219,20 +219,18 @@ impl Layers<'_> {
         };
         let window = self.blocks[site.block()].attention.window();
         let Some(tally) = &mut self.tally else { return };
-        let Some(tally) = tally.sites.get_mut(site.index) else { return };
         let all = (batch * time) as u64;
         let ran = route.map_or(all, |route| route.len() as u64);
-        tally.ran += ran;
         if site.kind() == SubLayer::Mlp {
-            return;
+            return tally.count(site, [ran, 0, 0]);
         }
-        tally.keyed += match keys {
+        let keyed = match keys {
             SkippedKeys::Drop => ran,
             // Nobody asks for them.
             SkippedKeys::Keep if ran == 0 && !cached && !left_over => 0,
             SkippedKeys::Keep => all,
         };
-        tally.seen += match (route, keys) {
+        let seen = match (route, keys) {
             (None, _) => before.iter().map(|&start| seen_keys(start, time, window)).sum::<u64>(),
             (Some(route), SkippedKeys::Keep) => {
                 let seen = |&token: &u32| seen_keys(start + token as usize % time, 1, window);
@@ -243,6 +241,7 @@ impl Layers<'_> {
                 rows.map(|(range, &start)| seen_keys(start, range.len(), window)).sum()
             }
         };
+        tally.count(site, [ran, keyed, seen]);
     }
 }
 

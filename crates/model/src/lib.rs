@@ -24,10 +24,12 @@ mod recording;
 mod rope;
 mod rope_scaling;
 mod sampling;
+mod stepper;
 mod streamed;
 mod tally;
 mod tensor_file;
 mod tokenizer;
+mod writer;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
@@ -48,6 +50,7 @@ pub use sampling::{Sampler, Sampling, SamplingError};
 pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
+pub use writer::Writer;
 
 /// The README's example must compile.
 #[cfg(doctest)]

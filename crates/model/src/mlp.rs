@@ -47,7 +47,12 @@ impl Mlp {
     /// # Shapes
     /// - `x` and output: `[B, T, d]`
     pub(crate) fn forward(&self, x: Tensor<3>, recompute: bool) -> Tensor<3> {
-        let weights = MlpWeights {
+        mlp(x, self.weights(), recompute)
+    }
+
+    /// The matrices and biases.
+    pub(crate) fn weights(&self) -> MlpWeights {
+        MlpWeights {
             up: self.up.weight(),
             gate: self.gate.as_ref().map(Linear::weight),
             down: self.down.weight(),
@@ -56,8 +61,7 @@ impl Mlp {
                 gate: self.gate.as_ref().and_then(Linear::bias),
                 down,
             }),
-        };
-        mlp(x, weights, recompute)
+        }
     }
 
     /// What this MLP leaves for later attention, if anything.

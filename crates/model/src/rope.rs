@@ -22,16 +22,8 @@ impl Rope {
         let (half, scaling) = (config.head_dim / 2, config.rope_scaling.as_ref());
         let frequencies =
             Frequencies::new(config.head_dim, config.rope_theta, scaling, start + time);
-        let factor = f64::from(frequencies.attention_factor);
-        // Angles in f64: a late position times a fast frequency has no digits to lose.
-        let angles = (start..start + time)
-            .flat_map(|position| frequencies.each.iter().map(move |f| position as f64 * f));
-        let (sin, cos): (Vec<f32>, Vec<f32>) = angles
-            .map(|angle| {
-                let (sin, cos) = angle.sin_cos();
-                ((factor * sin) as f32, (factor * cos) as f32)
-            })
-            .unzip();
+        let (sin, cos): (Vec<f32>, Vec<f32>) =
+            (start..start + time).flat_map(|position| rotation(position, &frequencies)).unzip();
         let tables = RopeTables { cos: cos.clone().into(), sin: sin.clone().into() };
         let table = |values| Tensor::from_data(TensorData::new(values, [1, 1, time, half]), device);
         Self { cos: table(cos), sin: table(sin), tables }
@@ -57,6 +49,40 @@ impl Rope {
             ],
             3,
         )
+    }
+}
+
+/// Sine and cosine of each pair of dimensions at a position.
+fn rotation(position: usize, frequencies: &Frequencies) -> impl Iterator<Item = (f32, f32)> {
+    let factor = f64::from(frequencies.attention_factor);
+    frequencies.each.iter().map(move |f| {
+        // Angles in f64: a late position times a fast frequency has no digits to lose.
+        let (sin, cos) = (position as f64 * f).sin_cos();
+        ((factor * sin) as f32, (factor * cos) as f32)
+    })
+}
+
+/// The rotation of one position after another, in memory that is used again.
+#[derive(Debug, Default)]
+pub(crate) struct RopeStep {
+    frequencies: Frequencies,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl RopeStep {
+    /// Cosines and sines of the last position of a text, `[head_dim / 2]` each.
+    pub(crate) fn at(&mut self, position: usize, config: &ModelConfig) -> (&[f32], &[f32]) {
+        let Self { frequencies, cos, sin } = self;
+        let ModelConfig { head_dim, rope_theta, rope_scaling, .. } = config;
+        frequencies.set(*head_dim, *rope_theta, rope_scaling.as_ref(), position + 1);
+        cos.clear();
+        sin.clear();
+        for (s, c) in rotation(position, frequencies) {
+            cos.push(c);
+            sin.push(s);
+        }
+        (cos, sin)
     }
 }
 

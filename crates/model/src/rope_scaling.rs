@@ -61,6 +61,7 @@ pub struct Yarn {
 }
 
 /// Frequencies of a pass, and what queries and keys are multiplied by.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Frequencies {
     pub(crate) each: Vec<f64>,
     pub(crate) attention_factor: f32,
@@ -79,15 +80,31 @@ impl Frequencies {
         scaling: Option<&RopeScaling>,
         length: usize,
     ) -> Self {
+        let mut frequencies = Self::default();
+        frequencies.set(head_dim, theta, scaling, length);
+        frequencies
+    }
+
+    /// Becomes those of another text, without taking new memory.
+    pub(crate) fn set(
+        &mut self,
+        head_dim: usize,
+        theta: f64,
+        scaling: Option<&RopeScaling>,
+        length: usize,
+    ) {
+        let Self { each, attention_factor } = self;
         let base = plain(head_dim, theta);
-        let each = match scaling {
-            None => base.collect(),
-            Some(RopeScaling::Linear { factor }) => base.map(|f| f / factor).collect(),
+        *attention_factor = 1.0;
+        each.clear();
+        match scaling {
+            None => each.extend(base),
+            Some(RopeScaling::Linear { factor }) => each.extend(base.map(|f| f / factor)),
             Some(RopeScaling::Dynamic { factor, original_max_seq_len }) => {
                 let original = *original_max_seq_len as f64;
                 let stretch = factor * (length as f64).max(original) / original - (factor - 1.0);
                 let exponent = head_dim as f64 / (head_dim as f64 - 2.0);
-                plain(head_dim, theta * stretch.powf(exponent)).collect()
+                each.extend(plain(head_dim, theta * stretch.powf(exponent)));
             }
             Some(RopeScaling::Llama3 {
                 factor,
@@ -106,19 +123,16 @@ impl Frequencies {
                         (1.0 - smooth) * f / factor + smooth * f
                     }
                 };
-                base.map(stretched).collect()
+                each.extend(base.map(stretched));
             }
             Some(RopeScaling::Yarn(yarn)) => {
-                return Self {
-                    each: yarn.frequencies(head_dim, theta),
-                    attention_factor: yarn.attention_factor,
-                };
+                each.extend(yarn.frequencies(head_dim, theta));
+                *attention_factor = yarn.attention_factor;
             }
             Some(RopeScaling::Divided { divisors }) => {
-                base.zip(divisors).map(|(f, divisor)| f / f64::from(*divisor)).collect()
+                each.extend(base.zip(divisors).map(|(f, divisor)| f / f64::from(*divisor)));
             }
-        };
-        Self { each, attention_factor: 1.0 }
+        }
     }
 }
 
@@ -133,7 +147,7 @@ impl Yarn {
         if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
     }
 
-    fn frequencies(&self, head_dim: usize, theta: f64) -> Vec<f64> {
+    fn frequencies(&self, head_dim: usize, theta: f64) -> impl Iterator<Item = f64> {
         // The dimension that turns this often within the original length.
         let dimension = |turns: f64| {
             let wave = self.original_max_seq_len as f64 / (turns * TAU);
@@ -148,11 +162,10 @@ impl Yarn {
             // The same small step that `transformers` takes instead of dividing by zero.
             high += 0.001;
         }
-        let ramp = |j: usize| ((j as f64 - low) / (high - low)).clamp(0.0, 1.0);
+        let ramp = move |j: usize| ((j as f64 - low) / (high - low)).clamp(0.0, 1.0);
         plain(head_dim, theta)
             .enumerate()
-            .map(|(j, f)| f / self.factor * ramp(j) + f * (1.0 - ramp(j)))
-            .collect()
+            .map(move |(j, f)| f / self.factor * ramp(j) + f * (1.0 - ramp(j)))
     }
 }
 

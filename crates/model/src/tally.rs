@@ -95,6 +95,15 @@ impl Tally {
         }
     }
 
+    /// Counts a sub-layer: how many tokens ran it, how many got keys, and how many keys were seen.
+    pub(crate) fn count(&mut self, site: Site, [ran, keyed, seen]: [u64; 3]) {
+        if let Some(tally) = self.sites.get_mut(site.index) {
+            tally.ran += ran;
+            tally.keyed += keyed;
+            tally.seen += seen;
+        }
+    }
+
     /// Adds what happened in other passes through the same model.
     pub fn add(&mut self, other: &Self) {
         self.tokens += other.tokens;

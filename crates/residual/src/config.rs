@@ -4,6 +4,7 @@
 use crate::attnres::AttentionResidualsConfig;
 use crate::deepnorm::DeepNormConfig;
 use crate::denseformer::DenseFormerConfig;
+use crate::fused::Walking;
 use crate::hc::HyperConnectionsConfig;
 use crate::highway::HighwayConfig;
 use crate::lns::LayerNormScalingConfig;
@@ -131,6 +132,11 @@ macro_rules! policies {
                 probe: &mut dyn Probe,
             ) -> Tensor<3> {
                 match self { $(Self::$variant(policy) => policy.traverse(embedding, layers, probe),)* }
+            }
+
+            /// The policy for one token at a time past these sub-layers, without tensors, if it has such a form.
+            pub fn walking(&self, present: &[Site]) -> Option<Walking> {
+                match self { $(Self::$variant(policy) => policy.walking(present),)* }
             }
 
             /// Sets what changes from step to step of training.

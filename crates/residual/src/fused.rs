@@ -5,8 +5,8 @@ use crate::probe::Place;
 use crate::residual::SubLayers;
 use crate::site::Site;
 use burn::tensor::Tensor;
-use hadal_cpu::streams::Stream;
-use hadal_kernels::Junctions;
+use hadal_cpu::streams::{Stream, Walk};
+use hadal_kernels::{Junctions, Rows, share};
 
 /// What the backward pass may compute again instead of keeping it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +70,12 @@ pub struct Fused {
 }
 
 impl Fused {
+    /// The same for one token at a time; nothing where tensors are out of reach.
+    pub(crate) fn walking(self) -> Option<Walking> {
+        let params = self.params.into_iter().map(share).collect::<Option<_>>()?;
+        Some(Walking { walk: self.stream.walk(), params })
+    }
+
     /// From the embedding to the head's input.
     pub(crate) fn traverse(
         self,
@@ -88,5 +94,24 @@ impl Fused {
             (input, route) = pass(layers.run(site, input, route.as_ref()));
         }
         input
+    }
+}
+
+/// A policy for one token at a time, without tensors.
+#[derive(Debug)]
+pub struct Walking {
+    walk: Box<dyn Walk>,
+    /// One for each junction.
+    params: Vec<Rows>,
+}
+
+impl Walking {
+    /// Goes through a junction: from a write, or the embedding at the first, to what the next sub-layer is given, or
+    /// finally the head. Says whether the token runs that sub-layer.
+    ///
+    /// # Shapes
+    /// - `write` and `input`: `[d]`
+    pub fn pass(&mut self, junction: usize, write: &[f32], input: &mut [f32]) -> bool {
+        self.walk.step(junction, write, self.params[junction].values(), input)
     }
 }

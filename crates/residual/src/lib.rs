@@ -38,7 +38,7 @@ mod testing;
 mod weights;
 
 pub use config::{AnyResidual, ResidualConfig, ShortFormError};
-pub use fused::{Fused, Memory, Passage};
+pub use fused::{Fused, Memory, Passage, Walking};
 pub use norm::RmsNorm;
 pub use policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
 pub use probe::{Place, Probe, Recorder, Signal, Silent};

@@ -1,7 +1,7 @@
 //! The one idea everything rests on: a depth state flows past a row of sub-layers, and a policy
 //! decides how each sub-layer reads from it and how its output is written back.
 
-use crate::fused::{Fused, Memory, Passage, passages};
+use crate::fused::{Fused, Memory, Passage, Walking, passages};
 use crate::probe::{Place, Probe, Signal, show, watches};
 use crate::site::Site;
 use crate::skip::{Conduct, Skipping};
@@ -91,6 +91,12 @@ pub trait Residual: Module {
     /// whether there will be a backward pass.
     fn fused(&self, _passages: &[Passage], _memory: &Memory, _keep: bool) -> Option<Fused> {
         None
+    }
+
+    /// The same policy for one token at a time past these sub-layers, if it has a fused form. It stays as it is now: what
+    /// is changed in the policy afterwards does not reach it.
+    fn walking(&self, present: &[Site]) -> Option<Walking> {
+        self.fused(&passages(present), &Memory::default(), false)?.walking()
     }
 
     /// From the embedding to the head's input, past every sub-layer: through the fused form if there is

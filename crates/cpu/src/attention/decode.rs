@@ -23,7 +23,10 @@ struct Head {
     keys: Vec<f32>,
     /// `[length, head_dim]`
     values: Vec<f32>,
+    /// Of the last question.
     scores: Vec<f32>,
+    /// The last question, normalised and rotated.
+    query: Vec<f32>,
 }
 
 /// Elements of keys that one step must read before a second thread is worth waking.
@@ -52,10 +55,25 @@ impl KeyValues {
             .map(|h| Head {
                 keys: keys[h * each..(h + 1) * each].to_vec(),
                 values: values[h * each..(h + 1) * each].to_vec(),
-                scores: Vec::new(),
+                ..Head::default()
             })
             .collect();
         Self { heads, length: each / head_dim.max(1) }
+    }
+
+    /// Makes room for so many tokens, so that adding and asking need not. Where there is not so much memory, it is
+    /// asked for when it is needed.
+    pub fn reserve(&mut self, tokens: usize, kv_heads: usize, head_dim: usize) {
+        self.heads.resize_with(kv_heads, Head::default);
+        for Head { keys, values, scores, query } in &mut self.heads {
+            let more = |held: &Vec<f32>, all: usize| all.saturating_sub(held.len());
+            let elements = tokens.saturating_mul(head_dim);
+            let _unless_refused = keys
+                .try_reserve_exact(more(keys, elements))
+                .and_then(|()| values.try_reserve_exact(more(values, elements)))
+                .and_then(|()| scores.try_reserve_exact(more(scores, tokens)))
+                .and_then(|()| query.try_reserve_exact(more(query, head_dim)));
+        }
     }
 
     /// Adds the keys and values of joined rows; `shape` holds the rotations of their positions.
@@ -97,19 +115,11 @@ impl KeyValues {
         work::add(4 * shape.query_width() * (self.length - hidden));
         self.heads.resize_with(shape.kv_heads, Head::default);
         let work = |(kv_head, (head, mixed)): (usize, (&mut Head, &mut [f32]))| {
-            let mut query = [0.0; 256];
-            let mut wide;
-            let query = match dim {
-                0..=256 => &mut query[..dim],
-                _ => {
-                    wide = vec![0.0; dim];
-                    &mut wide[..]
-                }
-            };
+            head.query.resize(dim, 0.0);
             for (g, mixed) in mixed.chunks_exact_mut(dim).enumerate() {
                 let from = &queries[shape.head_at(kv_head * group + g)..][..dim];
-                turn_one(query, from, t, shape, shape.query_gain());
-                head.attend(query, mixed, hidden, shape.scale());
+                turn_one(&mut head.query, from, t, shape, shape.query_gain());
+                head.attend(mixed, hidden, shape.scale());
             }
         };
         if (self.length - hidden) * shape.kv_heads * dim < ALONE {
@@ -123,8 +133,8 @@ impl KeyValues {
 }
 
 impl Head {
-    fn attend(&mut self, query: &[f32], mixed: &mut [f32], hidden: usize, scale: f32) {
-        let Self { keys, values, scores } = self;
+    fn attend(&mut self, mixed: &mut [f32], hidden: usize, scale: f32) {
+        let Self { keys, values, scores, query } = self;
         let (keys, values) = (&keys[hidden * query.len()..], &values[hidden * query.len()..]);
         scores.resize(keys.len() / query.len(), 0.0);
         attend_one(query, keys, values, scores, mixed, scale);
@@ -163,6 +173,7 @@ simd! {
 
 #[cfg(test)]
 mod tests {
+    use super::Head;
     use crate::attention::tests::case;
     use crate::attention::{KeyValues, Shape, Slots, forward};
     use crate::testing::assert_close;
@@ -194,6 +205,29 @@ mod tests {
             }
             assert_eq!(seen.len(), time);
         }
+    }
+
+    #[test]
+    fn reserved_room_is_not_outgrown() {
+        let case = case(1, 9, [4, 2], 6, false);
+        let (shape, mut seen) = (case.shape(), KeyValues::default());
+        seen.extend(&case.joined[..2 * shape.joined()], &shape);
+        seen.reserve(9, 2, 6);
+        let rooms = |seen: &KeyValues| -> Vec<_> {
+            let rooms = |head: &Head| {
+                let Head { keys, values, scores, query } = head;
+                [keys, values, scores, query].map(|room| (room.as_ptr(), room.capacity()))
+            };
+            seen.heads.iter().flat_map(rooms).collect()
+        };
+        let before = rooms(&seen);
+        for row in case.joined[2 * shape.joined()..].chunks_exact(shape.joined()) {
+            seen.step(row, &shape, &mut [0.0; 24]);
+        }
+        assert_eq!(seen.len(), 9);
+        assert_eq!(rooms(&seen), before);
+        seen.reserve(usize::MAX, 2, 6);
+        assert_eq!(seen.len(), 9, "more than there is changes nothing");
     }
 
     #[test]

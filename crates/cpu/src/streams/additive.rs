@@ -19,11 +19,14 @@
 //! the traffic of PreNorm: forward two rows in and two out, backward three in and two out. The embedding
 //! is shared, not copied.
 
+mod walk;
+
 use super::norm::{Normed, inverse_rms, multiply_by_gain, scale_by_gain};
 use super::tiles::{TilesMut, each_tile, sum_of_partials, tile, tile_count};
-use super::{Gradient, Stream};
+use super::{Gradient, Stream, Walk};
 use crate::rows::{Rows, filled};
 use std::sync::Arc;
+use walk::AdditiveWalk;
 
 /// What [`Additive`] does at one junction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -202,6 +205,10 @@ impl Stream for Additive {
             each_tile(tiles.collect(), |tile| go_backward(tile, carry, norms, width));
         });
         Gradient { write, params: sum_of_partials(&partials, params.len()) }
+    }
+
+    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+        Box::new(AdditiveWalk::new(*self))
     }
 }
 

@@ -31,15 +31,17 @@
 //! reader's `g` takes the place of a source.
 
 mod tile;
+mod walk;
 
 #[cfg(test)]
 mod tests;
 
 use self::tile::{CollectTile, PullTile, ReadTile, collect, pull, read};
 use super::tiles::{each_tile, sum_of_partials, tile_count};
-use super::{Gradient, Stream, TILE};
+use super::{Gradient, Stream, TILE, Walk};
 use crate::rows::{Rows, filled};
 use std::sync::Arc;
+use walk::AttnResWalk;
 
 /// What is special about one junction of [`AttnRes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +209,10 @@ impl Stream for AttnRes {
             self.sources.extend(self.outgrown.pop());
         }
         Gradient { write, params }
+    }
+
+    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+        Box::new(AttnResWalk::new(*self))
     }
 }
 

@@ -65,12 +65,13 @@ mod saved;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use gate::Gate;
 pub use saved::Memory;
 
 use super::tiles::{sum_of_partials, tile, tile_count};
-use super::{Gradient, Skip, Stream, TILE};
+use super::{Gradient, Skip, Stream, TILE, Walk};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
 use backward::{BackwardTile, backward_tile};
@@ -79,6 +80,7 @@ use forward::{ForwardTile, forward_tile};
 use layout::{Junction, Params, Shape};
 use rayon::prelude::*;
 use saved::{Saved, Saving};
+use walk::MgrWalk;
 
 /// Settings of [`Mgr`].
 #[derive(Clone, Debug, PartialEq)]
@@ -288,5 +290,9 @@ impl Stream for Mgr {
 
     fn route(&self) -> Option<Route> {
         self.route.clone()
+    }
+
+    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+        Box::new(MgrWalk::new(self.shape, self.skip))
     }
 }

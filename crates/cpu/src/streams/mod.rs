@@ -57,4 +57,16 @@ pub trait Stream: Debug + Send {
     fn route(&self) -> Option<Route> {
         None
     }
+
+    /// The same junctions for one token at a time. What the stream has seen is forgotten.
+    fn walk(self: Box<Self>) -> Box<dyn Walk>;
+}
+
+/// A [`Stream`] that single tokens are carried past the sub-layers by, as when text is generated. There is no way
+/// back, and working memory is there from the beginning, so that no step allocates.
+pub trait Walk: Debug + Send {
+    /// Goes through a junction: `write` and `answer` are one row. Each token goes through all of them in order, from
+    /// the first on. Says whether it runs the sub-layer that is given the answer; if not, what the next junction
+    /// is given as its write has no meaning.
+    fn step(&mut self, junction: usize, write: &[f32], params: &[f32], answer: &mut [f32]) -> bool;
 }

@@ -30,8 +30,9 @@ mod product;
 mod rotation;
 #[cfg(test)]
 mod tests;
+mod walk;
 
-use super::{Gradient, Skip, Stream, TILE};
+use super::{Gradient, Skip, Stream, TILE, Walk};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
 use crate::work;
@@ -40,6 +41,7 @@ use modulator::{Gain, Modulator, Order};
 use rayon::prelude::*;
 use rotation::Turn;
 use std::ops::Range;
+use walk::NagWalk;
 
 /// Tokens that share one partial sum of the parameters' gradients. The directions are as large as a
 /// tile, so one sum per tile would double the memory traffic.
@@ -163,11 +165,7 @@ impl Nag {
             });
             return None;
         };
-        let order = match &self.skip {
-            Some(skip) if skip.skips() => Order::AlwaysTheSame,
-            _ => Order::Fastest,
-        };
-        let layout = modulator.layout(tokens, order);
+        let layout = modulator.layout(tokens, self.order());
         let mut modulation =
             Modulation { open: room(tokens * count), gains: vec![Gain::default(); tokens] };
         tiles
@@ -182,6 +180,13 @@ impl Nag {
                 answer.copy_from_slice(direction);
             });
         Some(modulation)
+    }
+
+    fn order(&self) -> Order {
+        match &self.skip {
+            Some(skip) if skip.skips() => Order::AlwaysTheSame,
+            _ => Order::Fastest,
+        }
     }
 
     /// The gain that only junction 0 has, and the modulator that only the last one lacks.
@@ -296,6 +301,10 @@ impl Stream for Nag {
 
     fn route(&self) -> Option<Route> {
         self.route.clone()
+    }
+
+    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+        Box::new(NagWalk::new(*self))
     }
 }
 

@@ -83,6 +83,40 @@ impl Case {
         }
     }
 
+    /// Checks that tokens one by one get the same answers, bit for bit, as each has as a batch of its own.
+    #[track_caller]
+    pub(crate) fn check_walk<S: Stream + 'static>(&self, stream: impl Fn() -> S) {
+        let walk_all = || {
+            let mut walk = Box::new(stream()).walk();
+            (0..self.tokens).all(|token| {
+                let alone = self.alone(token);
+                let (mut stream, mut runs) = (stream(), true);
+                alone.writes.iter().zip(&alone.params).enumerate().all(|(junction, (f, params))| {
+                    // What is written by who does not run has no meaning.
+                    let f = if runs { f.clone() } else { vec![f32::NAN; f.len()] };
+                    let mut answer = vec![f32::NAN; self.width];
+                    runs = walk.step(junction, &f, params, &mut answer);
+                    let want = stream.forward(Arc::new(f), params);
+                    answer == want && runs == stream.route().is_none()
+                })
+            })
+        };
+        // Another test may switch the form of the kernels between the two; not every time.
+        assert!((0..20).any(|_| walk_all()));
+    }
+
+    /// The same inputs of one token alone.
+    fn alone(&self, token: usize) -> Self {
+        let row = |rows: &Vec<f32>| rows[token * self.width..][..self.width].to_vec();
+        Self {
+            tokens: 1,
+            width: self.width,
+            writes: self.writes.iter().map(row).collect(),
+            params: self.params.clone(),
+            d_inputs: self.d_inputs.iter().map(row).collect(),
+        }
+    }
+
     /// Checks that results are the same, bit for bit, with one thread and with three.
     pub(crate) fn check_threads<S: Stream>(&self, stream: impl Fn() -> S + Send + Sync) {
         let run = |threads: usize| {

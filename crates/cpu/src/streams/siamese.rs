@@ -20,12 +20,15 @@
 //! `x` and `y` of each junction and three numbers per token. Neither `x^` nor `h` is ever stored: both
 //! are factors per token and gains away from `x` and `y`. The embedding is shared, not copied.
 
+mod walk;
+
 use super::norm::{Normed, inverse_rms, multiply_by_gain};
 use super::tiles::{TilesMut, each_tile, sum_of_partials, tile, tile_count};
-use super::{Gradient, Stream};
+use super::{Gradient, Stream, Walk};
 use crate::rows::{Rows, filled};
 use crate::simd::add_scaled;
 use std::sync::Arc;
+use walk::SiameseWalk;
 
 /// Norms at a junction, each with a gain and, for each token, an inverse RMS: of `x`, `y` and `h`.
 const NORMS: usize = 3;
@@ -195,6 +198,10 @@ impl Stream for Siamese {
             each_tile(tiles.collect(), |tile| go_backward(tile, scale, gains, width));
         });
         Gradient { write, params: sum_of_partials(&partials, params.len()) }
+    }
+
+    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+        Box::new(SiameseWalk::new(*self))
     }
 }
 

@@ -6,7 +6,7 @@ use super::protocol::{ContextTimes, DecodeTimes, Work};
 use super::skip::let_skip;
 use super::tokens::{batch, tokens};
 use super::weights::made_up;
-use hadal_model::{Cache, Decoder, Device, Pass, PassError, Tally, Tokens};
+use hadal_model::{Decoder, Device, PassError, Tally, Writer};
 use std::time::Instant;
 
 /// Tokens written behind each context. The first one is not timed: it makes room in the cache.
@@ -41,12 +41,12 @@ impl Decoding {
         let (mut prefill_ms, mut reading, mut writing) = (0.0, None, None);
         let contexts = contexts(self.seq).into_iter().map(|context| {
             let (prompt, rest) = ids.split_at(context);
-            let mut cache = Cache::new(self.decoder.config());
+            let mut writer = Writer::new(&self.decoder, &[], context + DECODED)?;
             let [mut read, mut wrote] = [Tally::default(), Tally::default()];
             // The longest comes last.
-            prefill_ms = self.read(prompt, &mut cache, &mut read)?;
+            prefill_ms = self.read(prompt, &mut writer, &mut read)?;
             let tokens = rest[..DECODED].chunks(1);
-            let written = tokens.map(|token| self.read(token, &mut cache, &mut wrote));
+            let written = tokens.map(|token| self.read(token, &mut writer, &mut wrote));
             let ms = written.skip(1).collect::<Result<_, PassError>>()?;
             let config = self.decoder.config();
             reading = self.compared.then(|| Work::depth(&read, config));
@@ -58,13 +58,10 @@ impl Decoding {
     }
 
     /// Everything that is timed: from tokens to the logits of the next one, in milliseconds.
-    fn read(&self, ids: &[u32], cache: &mut Cache, tally: &mut Tally) -> Result<f64, PassError> {
+    fn read(&self, ids: &[u32], writer: &mut Writer, tally: &mut Tally) -> Result<f64, PassError> {
         let tally = self.compared.then_some(tally);
         let started = Instant::now();
-        let pass = Pass { cache: Some(cache), only_last: true, tally, ..Pass::default() };
-        let logits = self.decoder.logits(&Tokens::row(ids), pass)?;
-        let logits: Vec<f32> = logits.try_into_vec_as().unwrap_or_default();
-        std::hint::black_box(&logits);
+        std::hint::black_box(writer.read(ids, tally)?);
         Ok(1e3 * started.elapsed().as_secs_f64())
     }
 }

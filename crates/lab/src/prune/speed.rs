@@ -3,7 +3,7 @@
 use super::error::PruneError;
 use crate::bench::{median, median_ratio};
 use crate::train::Batch;
-use hadal_model::{Cache, Decoder, Part, Pass, PassError, Tokens};
+use hadal_model::{Decoder, Part, PassError, Writer};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -54,15 +54,10 @@ pub(super) fn speed(decoder: &Decoder, batch: &Batch, cut: &[Part]) -> Result<Sp
 /// Seconds to read a row, and to write one token.
 fn once(decoder: &Decoder, row: &[u32], cut: &[Part]) -> Result<(f64, f64), PassError> {
     let absent = Part::all_sites(cut);
-    let mut cache = Cache::new(decoder.config());
+    let mut writer = Writer::new(decoder, &absent, row.len() + DECODED)?;
     let mut step = |ids: &[u32]| -> Result<f64, PassError> {
         let started = Instant::now();
-        let pass =
-            Pass { cache: Some(&mut cache), absent: &absent, only_last: true, ..Pass::default() };
-        let logits: Vec<f32> =
-            decoder.logits(&Tokens::row(ids), pass)?.try_into_vec_as().unwrap_or_default();
-        // Results are asked for, or an engine that is lazy would not have begun.
-        std::hint::black_box(logits);
+        std::hint::black_box(writer.read(ids, None)?);
         Ok(started.elapsed().as_secs_f64())
     };
     let prefill = step(row)?;

@@ -12,3 +12,4 @@ mod paths;
 mod skipping;
 mod starts;
 mod support;
+mod writing;

@@ -120,3 +120,10 @@ fn what_is_not_a_number_stays_with_its_token() {
         }
     }
 }
+
+#[test]
+fn one_token_at_a_time_gets_the_same_answers() {
+    for steps in all() {
+        case(3, 69, &steps).check_walk(|| Additive::new(69, EPS, steps.clone(), false));
+    }
+}

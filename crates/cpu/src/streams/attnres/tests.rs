@@ -182,3 +182,10 @@ fn what_is_not_a_number_stays_with_its_token() {
         }
     }
 }
+
+#[test]
+fn one_token_at_a_time_gets_the_same_answers() {
+    for junctions in all() {
+        case(3, 69, &junctions).check_walk(|| AttnRes::new(69, EPS, junctions.clone(), false));
+    }
+}

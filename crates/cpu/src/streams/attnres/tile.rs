@@ -74,13 +74,56 @@ simd! {
                 terms.push((weights[count - 1], row(newest, t, width)));
                 let answer = row_mut(tile.answer, t, width);
                 answer.fill(0.0);
-                add_terms(answer, &terms);
-                let scale = inverse_rms(answer, tile.eps);
-                for (y, gain) in answer.iter_mut().zip(tile.gain) {
-                    *y *= scale * gain;
-                }
+                add_terms(answer, terms.iter().copied());
+                normalise(answer, tile.gain, tile.eps);
             }
         }
+    }
+}
+
+/// One reader of a single token.
+pub(super) struct ReadOne<'a> {
+    /// `[sources, width]`, the newest last.
+    pub sources: &'a [f32],
+    /// Of each source; that of the newest is computed here.
+    pub inverse_rms: &'a mut [f32],
+    pub query: &'a [f32],
+    pub gain: &'a [f32],
+    pub eps: f32,
+    pub logits: &'a mut [f32],
+    pub weights: &'a mut [f32],
+    pub answer: &'a mut [f32],
+}
+
+simd! {
+    /// Pools the sources of a single token: the same sums as in [`read`], in the same order.
+    pub(super) fn read_one(one: ReadOne<'_>) {
+        let (width, newest) = (one.gain.len(), one.logits.len() - 1);
+        one.inverse_rms[newest] = inverse_rms(row(one.sources, newest, width), one.eps);
+        let sources = one.sources.chunks_exact(width);
+        for ((logit, source), r) in one.logits.iter_mut().zip(sources.clone()).zip(one.inverse_rms) {
+            *logit = dot(source, one.query) * *r;
+        }
+        softmax(one.weights, one.logits);
+        one.answer.fill(0.0);
+        add_terms(one.answer, one.weights.iter().copied().zip(sources));
+        normalise(one.answer, one.gain, one.eps);
+    }
+}
+
+simd! {
+    /// `y += x`.
+    pub(super) fn add_to(y: &mut [f32], x: &[f32]) {
+        add_scaled(y, 1.0, x);
+    }
+}
+
+/// `y = gain * y / rms(y)`.
+#[inline(always)]
+fn normalise(y: &mut [f32], gain: &[f32], eps: f32) {
+    let scale = inverse_rms(y, eps);
+    for (y, gain) in y.iter_mut().zip(gain) {
+        *y *= scale * gain;
     }
 }
 
@@ -116,7 +159,7 @@ simd! {
                 terms.push((*weight, row(source.rows, token, width)));
             }
             pooled.fill(0.0);
-            add_terms(&mut pooled, &terms);
+            add_terms(&mut pooled, terms.iter().copied());
             let gradient = row_mut(tile.gradient, t, width);
             norm_backward(gradient, tile.d_gain, d_input, &pooled, tile.gain, tile.eps);
 
@@ -131,7 +174,7 @@ simd! {
                 term.0 = *slope;
             }
             if !tile.d_query.is_empty() {
-                add_terms(tile.d_query, &terms);
+                add_terms(tile.d_query, terms.iter().copied());
             }
         }
     }
@@ -181,7 +224,7 @@ simd! {
                             terms.push((pull.slopes[at], &pull.query));
                         }
                     }
-                    add_terms(gradient, &terms);
+                    add_terms(gradient, terms.iter().copied());
                 }
             }
         }
@@ -225,12 +268,12 @@ const COLUMNS: usize = 64;
 
 /// `y += sum_i a_i x_i`.
 #[inline(always)]
-fn add_terms(y: &mut [f32], terms: &[(f32, &[f32])]) {
+fn add_terms<'a>(y: &mut [f32], terms: impl Iterator<Item = (f32, &'a [f32])> + Clone) {
     let mut chunks = y.chunks_exact_mut(COLUMNS);
     let mut start = 0;
     for y in &mut chunks {
         let mut sums = [0.0; COLUMNS];
-        for (a, x) in terms {
+        for (a, x) in terms.clone() {
             let x = &x[start..start + COLUMNS];
             for j in 0..COLUMNS {
                 sums[j] += a * x[j];
@@ -243,7 +286,7 @@ fn add_terms(y: &mut [f32], terms: &[(f32, &[f32])]) {
     }
     let rest = chunks.into_remainder();
     for (a, x) in terms {
-        add_scaled(rest, *a, &x[start..]);
+        add_scaled(rest, a, &x[start..]);
     }
 }
 

@@ -123,7 +123,7 @@ fn open_next(
 
 /// `query . rms(s_i)` of the first streams, as many as there are scores.
 #[inline(always)]
-fn score(query: &[f32], streams: &[f32], inverse_rms: &[f32], scores: &mut [f32]) {
+pub(super) fn score(query: &[f32], streams: &[f32], inverse_rms: &[f32], scores: &mut [f32]) {
     let streams = streams.chunks_exact(query.len()).zip(inverse_rms);
     for (score, (stream, r)) in scores.iter_mut().zip(streams) {
         *score = r * dot(stream, query);
@@ -132,7 +132,7 @@ fn score(query: &[f32], streams: &[f32], inverse_rms: &[f32], scores: &mut [f32]
 
 /// Moves all streams of a token towards the write, and scores them for the reader on the way.
 #[inline(always)]
-fn lerp(
+pub(super) fn lerp(
     shape: &Shape,
     params: Params<'_>,
     write: &[f32],
@@ -151,7 +151,7 @@ fn lerp(
 
 /// Makes the write of a token its last stream, and scores all for the reader.
 #[inline(always)]
-fn append(
+pub(super) fn append(
     shape: &Shape,
     params: Params<'_>,
     write: &[f32],
@@ -169,7 +169,7 @@ fn append(
 
 /// Pools the scored streams of a token and normalises what is read.
 #[inline(always)]
-fn read(
+pub(super) fn read(
     shape: &Shape,
     junction: Junction,
     params: Params<'_>,

@@ -2,6 +2,7 @@
 
 mod reference;
 mod skipping;
+mod walking;
 
 use super::layout::Numbers;
 use super::saved::Quota;

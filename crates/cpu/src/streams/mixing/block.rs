@@ -19,7 +19,7 @@ pub(super) type Chunk = [f32; COLUMNS];
 pub(super) type Shares = [f32; TARGETS];
 
 /// Memory for [`Products::find`].
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Products {
     /// The sums of a strip of left rows, one register for each.
     sums: Vec<[f32; LANES]>,

@@ -49,17 +49,19 @@ mod permutations;
 mod projection;
 mod sinkhorn;
 mod tile;
+mod walk;
 mod weights;
 
 #[cfg(test)]
 mod tests;
 
 use super::tiles::each_tile;
-use super::{Gradient, Stream, TILE};
+use super::{Gradient, Stream, TILE, Walk};
 use crate::rows::{Rows, filled};
 use crate::simd::add_scaled;
 use std::slice::{Chunks, ChunksMut};
-use tile::{Backward, Close, CloseBackward, Forward, Params};
+use tile::{Backward, Close, CloseBackward, Forward, Params, Room};
+use walk::MixingWalk;
 use weights::Shape;
 
 /// How the weights of a site are found.
@@ -183,7 +185,9 @@ impl Mixing {
                     weights: weights.take(),
                     answer: answer.take(),
                 });
-                each_tile(tiles.collect(), |tile| tile::forward(tile, shape, &params, eps));
+                each_tile(tiles.collect(), |tile| {
+                    tile::forward(tile, shape, &params, eps, &mut Room::default());
+                });
             });
         };
         if self.keep {
@@ -223,7 +227,9 @@ impl Mixing {
                     out: out.take(),
                     answer: answer.take(),
                 });
-                each_tile(tiles.collect(), |tile| tile::close(tile, shape, gain, eps));
+                each_tile(tiles.collect(), |tile| {
+                    tile::close(tile, shape, gain, eps, &mut Room::default());
+                });
             });
         });
         if self.keep {
@@ -325,6 +331,10 @@ impl Stream for Mixing {
         } else {
             self.close_backward(d_input, params)
         }
+    }
+
+    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+        Box::new(MixingWalk::new(*self))
     }
 }
 

@@ -25,9 +25,10 @@ pub(super) fn project(
     weight: &[f32],
     inputs: usize,
     eps: f32,
+    products: &mut Products,
 ) {
     let outputs = weight.len() / inputs;
-    Products::default().find(logits, outputs, rows, weight, inputs);
+    products.find(logits, outputs, rows, weight, inputs);
     for ((logits, r), x) in
         logits.chunks_exact_mut(outputs).zip(scales).zip(rows.chunks_exact(inputs))
     {

@@ -4,6 +4,7 @@ use super::block::{
     COLUMNS, Chunk, Products, Shares, TARGETS, blocks, put, scatter, sort_shares, sums,
     weighted_sum,
 };
+use super::lanes::Lane;
 use super::projection::{self, Known, project, project_backward};
 use super::weights::{Shape, find, find_backward};
 use crate::simd::add_scaled;
@@ -35,7 +36,18 @@ impl<'a> Params<&'a mut [f32]> {
     }
 }
 
+/// Working memory of a tile, which it leaves behind for the next.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    mixer: Mixer,
+    products: Products,
+    lanes: Vec<Lane>,
+    /// What each source gives to the sum of the streams.
+    shares: Vec<f32>,
+}
+
 /// Memory for mixing the streams of one token.
+#[derive(Debug, Default)]
 struct Mixer {
     /// The streams and one row more, chunk by chunk: they are read once, in order, and may then be
     /// overwritten.
@@ -44,11 +56,9 @@ struct Mixer {
 }
 
 impl Mixer {
-    fn new(n: usize, width: usize) -> Self {
-        Self {
-            sources: vec![[0.0; COLUMNS]; width.div_ceil(COLUMNS) * (n + 1)],
-            shares: vec![[0.0; TARGETS]; blocks(n) * (n + 1)],
-        }
+    fn make_room(&mut self, n: usize, width: usize) {
+        self.sources.resize(width.div_ceil(COLUMNS) * (n + 1), [0.0; COLUMNS]);
+        self.shares.resize(blocks(n) * (n + 1), [0.0; TARGETS]);
     }
 
     /// Takes some of the n + 1 rows, from the one with index `first`.
@@ -93,7 +103,9 @@ pub(super) struct Forward<'a> {
 
 simd! {
     /// Writes, finds the weights of the next site, and reads.
-    pub(super) fn forward(tile: Forward, shape: &Shape, params: &Params<&[f32]>, eps: f32) {
+    pub(super) fn forward(
+        tile: Forward, shape: &Shape, params: &Params<&[f32]>, eps: f32, room: &mut Room,
+    ) {
         let (n, width) = (shape.n, shape.width);
         if tile.mixing.is_empty() {
             let copies = tile.streams.chunks_exact_mut(shape.state());
@@ -103,7 +115,8 @@ simd! {
                 }
             }
         } else {
-            let mut mixer = Mixer::new(n, width);
+            let mixer = &mut room.mixer;
+            mixer.make_room(n, width);
             let streams = tile.streams.chunks_exact_mut(shape.state());
             let weights = tile.mixing.chunks_exact(shape.weights());
             let writes = tile.write.chunks_exact(width);
@@ -118,9 +131,10 @@ simd! {
         }
         if shape.rows() > 0 {
             let (logits, inverse_rms) = (&mut *tile.logits, &mut *tile.inverse_rms);
-            project(logits, inverse_rms, tile.streams, params.projection, shape.inputs(), eps);
+            let (weight, products) = (params.projection, &mut room.products);
+            project(logits, inverse_rms, tile.streams, weight, shape.inputs(), eps, products);
         }
-        find(shape, tile.weights, tile.logits, params.small);
+        find(shape, tile.weights, tile.logits, params.small, &mut room.lanes);
         let reads = tile.answer.chunks_exact_mut(width).zip(tile.streams.chunks_exact(shape.state()));
         for ((answer, streams), weights) in reads.zip(tile.weights.chunks_exact(shape.weights())) {
             weighted_sum(answer, streams, &weights[n * (n + 1)..], 1);
@@ -169,7 +183,8 @@ simd! {
         let (edge, count) = (shape.weights(), TILE * shape.logits());
         let d_params = Params::of_gradient(part.d_params, shape);
         let mut scratch = projection::Scratch::default();
-        let (mut mixer, mut products) = (Mixer::new(n, width), Products::default());
+        let Room { mut mixer, mut products, .. } = Room::default();
+        mixer.make_room(n, width);
         let (mut read, mut d_read) = (vec![0f32; width], vec![0f32; width]);
         let mut all_d_weights = vec![0f32; TILE * edge];
         let mut all_d_logits = vec![0f32; count];
@@ -259,9 +274,10 @@ pub(super) struct Close<'a> {
 
 simd! {
     /// Writes and sums the streams, without ever forming those after the write.
-    pub(super) fn close(tile: Close, shape: &Shape, gain: &[f32], eps: f32) {
+    pub(super) fn close(tile: Close, shape: &Shape, gain: &[f32], eps: f32, room: &mut Room) {
         let (n, width, state) = (shape.n, shape.width, shape.state());
-        let mut shares = vec![0f32; n + 1];
+        let shares = &mut room.shares;
+        shares.resize(n + 1, 0.0);
         shares[n] = n as f32;
         let rows = tile.out.chunks_exact_mut(width).zip(tile.answer.chunks_exact_mut(width));
         for (t, ((out, answer), write)) in rows.zip(tile.write.chunks_exact(width)).enumerate() {
@@ -269,8 +285,8 @@ simd! {
                 out.fill(0.0);
             } else {
                 let weights = &tile.mixing[t * shape.weights()..(t + 1) * shape.weights()];
-                shares_in_sum(&mut shares, weights, n);
-                weighted_sum(out, &tile.streams[t * state..(t + 1) * state], &shares, 1);
+                shares_in_sum(shares, weights, n);
+                weighted_sum(out, &tile.streams[t * state..(t + 1) * state], shares, 1);
             }
             add_scaled(out, shares[n], write);
             answer.copy_from_slice(out);

@@ -115,10 +115,16 @@ impl Shape {
     }
 }
 
-/// The weights of all tokens.
+/// The weights of all tokens. `lanes` is working memory, empty or left behind by the same shape.
 #[inline(always)]
-pub(super) fn find(shape: &Shape, weights: &mut [f32], logits: &[f32], small: &[f32]) {
-    let mut lanes = vec![[0f32; LANES]; shape.weights() + shape.logits() + shape.scratch()];
+pub(super) fn find(
+    shape: &Shape,
+    weights: &mut [f32],
+    logits: &[f32],
+    small: &[f32],
+    lanes: &mut Vec<Lane>,
+) {
+    lanes.resize(shape.weights() + shape.logits() + shape.scratch(), [0.0; LANES]);
     let (found, lanes) = lanes.split_at_mut(shape.weights());
     let (from, scratch) = lanes.split_at_mut(shape.logits());
     if let MixingKind::Static = shape.kind {

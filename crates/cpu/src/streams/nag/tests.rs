@@ -296,3 +296,11 @@ fn without_keeping_there_is_no_way_back() {
     stream.forward(Arc::new(vec![1.0, 2.0]), &[0.0]);
     stream.backward(&[1.0, 1.0], &[0.0]);
 }
+
+#[test]
+fn one_token_at_a_time_gets_the_same_answers() {
+    for threshold in [None, Some(THRESHOLD)] {
+        let unkept = || Nag { keep: false, ..stream(37, 9, threshold) };
+        case(20, 37, 9).check_walk(unkept);
+    }
+}

@@ -77,3 +77,8 @@ fn what_is_not_a_number_stays_with_its_token() {
         }
     }
 }
+
+#[test]
+fn one_token_at_a_time_gets_the_same_answers() {
+    case(3, 69).check_walk(|| stream(69, false));
+}

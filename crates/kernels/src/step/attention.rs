@@ -1,0 +1,121 @@
+//! Attention of a single token to those before it.
+
+use super::{LinearStep, Room, share_some};
+use crate::attention::{AttentionShape, AttentionWeights};
+use crate::bridge::share;
+use hadal_cpu::Rows;
+use hadal_cpu::attention::{HeadNorms, KeyValues, Shape};
+use hadal_cpu::bias;
+use hadal_cpu::linear;
+
+/// [`crate::continued_attention()`] for a single token.
+#[derive(Debug)]
+pub struct AttentionStep {
+    q: LinearStep,
+    k: LinearStep,
+    v: LinearStep,
+    o: LinearStep,
+    norms: Option<Norms>,
+    bias: Option<Rows>,
+    output_bias: Option<Rows>,
+    shape: AttentionShape,
+}
+
+#[derive(Debug)]
+struct Norms {
+    query: Rows,
+    key: Rows,
+    eps: f32,
+}
+
+/// The rotation of one position: cosines and sines, `[head_dim / 2]` each.
+type Rotation<'a> = (&'a [f32], &'a [f32]);
+
+impl AttentionStep {
+    /// Nothing if [`share`] has nothing.
+    pub fn new(weights: AttentionWeights, shape: AttentionShape) -> Option<Self> {
+        let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
+        let norms = match norms {
+            None => None,
+            Some(gains) => Some(Norms {
+                query: share(gains.query)?,
+                key: share(gains.key)?,
+                eps: gains.eps as f32,
+            }),
+        };
+        Some(Self {
+            q: LinearStep::new(q)?,
+            k: LinearStep::new(k)?,
+            v: LinearStep::new(v)?,
+            o: LinearStep::new(o)?,
+            norms,
+            bias: share_some(bias)?,
+            output_bias: share_some(output_bias)?,
+            shape,
+        })
+    }
+
+    /// How many positions back a token sees, itself included; everything if none.
+    pub fn window(&self) -> Option<u32> {
+        self.shape.window
+    }
+
+    /// Makes room for so many tokens in what was seen.
+    pub fn reserve(&self, seen: &mut KeyValues, tokens: usize) {
+        seen.reserve(tokens, self.shape.kv_heads, self.shape.head_dim);
+    }
+
+    /// Attends from a token to all before it, and adds it to them.
+    ///
+    /// # Shapes
+    /// - `x` and `y`: `[d]`
+    pub fn run(
+        &self,
+        x: &[f32],
+        rotation: Rotation,
+        seen: &mut KeyValues,
+        room: &mut Room,
+        y: &mut [f32],
+    ) {
+        let Room { joined, mixed, .. } = room;
+        let shape = self.shape(rotation);
+        let weights = [&self.q, &self.k, &self.v].map(LinearStep::weight);
+        joined.resize(weights.iter().map(|weight| weight.out).sum(), 0.0);
+        linear::step(x, &weights, joined);
+        add_bias(joined, self.bias.as_ref(), 0);
+        mixed.resize(self.q.out(), 0.0);
+        seen.step(joined, &shape, mixed);
+        self.o.apply(mixed, y);
+        add_bias(y, self.output_bias.as_ref(), 0);
+    }
+
+    /// Adds a token that does not ask to what was seen.
+    ///
+    /// # Shapes
+    /// - `x`: `[d]`
+    pub fn add(&self, x: &[f32], rotation: Rotation, seen: &mut KeyValues, room: &mut Room) {
+        let weights = [&self.k, &self.v].map(LinearStep::weight);
+        let joined = &mut room.joined;
+        joined.resize(weights.iter().map(|weight| weight.out).sum(), 0.0);
+        linear::step(x, &weights, joined);
+        add_bias(joined, self.bias.as_ref(), self.q.out());
+        seen.add(joined, 0, &self.shape(rotation));
+    }
+
+    fn shape<'a>(&'a self, (cos, sin): Rotation<'a>) -> Shape<'a> {
+        let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
+        let norms = self.norms.as_ref().map(|norms| HeadNorms {
+            query: norms.query.values(),
+            key: norms.key.values(),
+            eps: norms.eps,
+        });
+        Shape { time: 1, heads, kv_heads, head_dim, cos, sin, norms, window }
+    }
+}
+
+/// Adds the elements of a bias from `first` on.
+fn add_bias(row: &mut [f32], bias: Option<&Rows>, first: usize) {
+    if let Some(bias) = bias {
+        bias::add(row, &bias.values()[first..]);
+    }
+}

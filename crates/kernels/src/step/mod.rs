@@ -1,0 +1,70 @@
+//! Sub-layers for a single token: weights where the tensors keep them, rows in memory that is used again. What is computed
+//! is what the operations on tensors compute, by the same kernels.
+
+mod attention;
+mod mlp;
+
+pub use attention::AttentionStep;
+pub use mlp::MlpStep;
+
+use crate::bridge::share;
+use burn::tensor::Tensor;
+use hadal_cpu::linear::{self, Weight};
+use hadal_cpu::{Rows, mlp as network};
+
+/// Working memory of the sub-layers of one token.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// `[q | k | v]`
+    joined: Vec<f32>,
+    /// What the heads mixed.
+    mixed: Vec<f32>,
+    network: network::Room,
+}
+
+/// [`crate::linear()`] for a single token.
+#[derive(Debug)]
+pub struct LinearStep {
+    weight: Rows,
+    inputs: usize,
+}
+
+impl LinearStep {
+    /// Nothing if [`share`] has nothing.
+    ///
+    /// # Shapes
+    /// - `weight`: `[out, in]`
+    pub fn new(weight: Tensor<2>) -> Option<Self> {
+        let [_, inputs] = weight.dims();
+        Some(Self { weight: share(weight)?, inputs })
+    }
+
+    /// Number of rows of the weight.
+    pub fn out(&self) -> usize {
+        self.weight().out
+    }
+
+    /// One of these rows.
+    pub fn row(&self, index: usize) -> &[f32] {
+        &self.weight.values()[index * self.inputs..][..self.inputs]
+    }
+
+    /// # Shapes
+    /// - `x`: `[in]`
+    /// - `y`: `[out]`
+    pub fn apply(&self, x: &[f32], y: &mut [f32]) {
+        linear::step(x, &[self.weight()], y);
+    }
+
+    fn weight(&self) -> Weight<'_> {
+        Weight::new(self.weight.values(), self.inputs)
+    }
+}
+
+/// What a tensor that need not be there shares: nothing is shared only of one that is.
+fn share_some<const D: usize>(tensor: Option<Tensor<D>>) -> Option<Option<Rows>> {
+    match tensor {
+        None => Some(None),
+        Some(tensor) => share(tensor).map(Some),
+    }
+}

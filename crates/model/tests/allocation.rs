@@ -1,0 +1,135 @@
+//! Steps of one token allocate nothing: counted, not believed.
+
+use hadal_kernels::fuses;
+use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Writer};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+
+thread_local! {
+    static HERE: Cell<usize> = const { Cell::new(0) };
+}
+static ANYWHERE: AtomicUsize = AtomicUsize::new(0);
+/// One of the counters is global, so measurements must not overlap.
+static MEASURING: Mutex<()> = Mutex::new(());
+
+struct Counting;
+
+fn count() {
+    ANYWHERE.fetch_add(1, SeqCst);
+    // A thread that is being torn down has no counter any more.
+    let _ = HERE.try_with(|here| here.set(here.get() + 1));
+}
+
+// SAFETY: every request is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the pointer came from `System` with this layout.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from `System` with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn config(policy: &str, width: usize) -> ModelConfig {
+    ModelConfig {
+        model_type: "hadal".into(),
+        vocab_size: 32,
+        d_model: width,
+        n_layers: 8,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: width / 4,
+        d_ff: 2 * width,
+        mlp: MlpKind::Swiglu,
+        rope_theta: 10_000.0,
+        norm_eps: 1e-6,
+        qk_norm: true,
+        tie_embeddings: true,
+        depth_kv: DepthKv::None,
+        max_seq_len: 512,
+        attention_bias: None,
+        mlp_bias: false,
+        rope_scaling: None,
+        sliding_window: None,
+        residual: policy.parse().unwrap(),
+    }
+}
+
+/// Allocations on this thread, and on all, of each of `steps` steps behind a prompt.
+fn allocations(config: &ModelConfig, prompt: usize, steps: usize) -> Vec<(usize, usize)> {
+    let decoder = Decoder::fresh(config, 1, &Device::flex()).unwrap();
+    let mut writer = Writer::new(&decoder, &[], prompt + steps + 1).unwrap();
+    assert!(writer.steps(), "{} does not step", config.residual);
+    writer.read(&vec![7; prompt], None).unwrap();
+    let step = |i: usize| {
+        let before = (HERE.get(), ANYWHERE.load(SeqCst));
+        writer.read(&[i as u32 % 32], None).unwrap();
+        (HERE.get() - before.0, ANYWHERE.load(SeqCst) - before.1)
+    };
+    // The first step takes the memory that all others use.
+    (0..=steps).map(step).skip(1).collect()
+}
+
+const POLICIES: [&str; 16] = [
+    "prenorm",
+    "lns",
+    "postnorm",
+    "deepnorm",
+    "mixln",
+    "siamese",
+    "hc",
+    "hc:dynamic=false",
+    "mhc",
+    "mhc_lite",
+    "attnres",
+    "attnres:blocks=2",
+    "mgr",
+    "mgr:streams=2,gate=independent,skip_threshold=0.3",
+    "nag",
+    "nag:skip_threshold=0.2",
+];
+
+#[test]
+fn steps_allocate_nothing() {
+    if !fuses(&Device::flex()) {
+        return;
+    }
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    for policy in POLICIES {
+        let counts = allocations(&config(policy, 32), 10, 200);
+        let here: usize = counts.iter().map(|(here, _)| here).sum();
+        assert_eq!(here, 0, "{policy}: {counts:?}");
+    }
+}
+
+/// Large enough that every product and the attention are shared out among threads. What rayon takes to hand over work is
+/// its own: with one thread nothing, with two a block of its queues now and then.
+#[test]
+fn steps_that_are_shared_out_take_nothing_that_grows() {
+    if !fuses(&Device::flex()) {
+        return;
+    }
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    const STEPS: usize = 100;
+    for (threads, most) in [(1, 0), (2, STEPS / 10)] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let counts = pool.install(|| allocations(&config("mgr", 256), 300, STEPS));
+        let all: usize = counts.iter().map(|(_, all)| all).sum();
+        assert!(all <= most, "{threads} threads: {all} allocations in {STEPS} steps: {counts:?}");
+    }
+}

@@ -1,0 +1,147 @@
+//! A text that is read token by token, by kernels over slices alone, has the logits of passes through a cache.
+
+use crate::support::{
+    DESERTED, ROUTED, base, columns, configs, every, every_config, random, text, values,
+    with_policy,
+};
+use hadal_cpu::work::counted;
+use hadal_kernels::{fuses, plainly};
+use hadal_model::{
+    Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, PassError, RopeScaling, Tally,
+    Tokens, Writer,
+};
+use hadal_residual::Site;
+
+/// The logits behind each part of a text, by passes, and what they ran and did.
+fn by_passes(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f32>, Tally, u64)> {
+    let mut cache = Cache::new(decoder.config());
+    let pass = |part: &&[u32]| {
+        let mut tally = Tally::default();
+        let (logits, flops) = counted(|| {
+            let pass = Pass {
+                cache: Some(&mut cache),
+                absent,
+                only_last: true,
+                tally: Some(&mut tally),
+                ..Pass::default()
+            };
+            values(decoder.logits(&Tokens::row(part), pass).unwrap())
+        });
+        (logits, tally, flops)
+    };
+    parts.iter().map(pass).collect()
+}
+
+/// The same by a writer.
+fn by_writer(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f32>, Tally, u64)> {
+    let mut writer = Writer::new(decoder, absent, 4).unwrap();
+    let read = |part: &&[u32]| {
+        let mut tally = Tally::default();
+        let (logits, flops) = counted(|| writer.read(part, Some(&mut tally)).unwrap().to_vec());
+        (logits, tally, flops)
+    };
+    parts.iter().map(read).collect()
+}
+
+/// Parts of a text of single tokens, behind a prompt of this length.
+fn parts(ids: &[u32], prompt: usize) -> Vec<&[u32]> {
+    let (prompt, rest) = ids.split_at(prompt);
+    std::iter::once(prompt).filter(|prompt| !prompt.is_empty()).chain(rest.chunks(1)).collect()
+}
+
+/// Whether a step is made of the very kernels of a pass: the gated network with biases is not fused in passes.
+fn same_kernels(config: &ModelConfig) -> bool {
+    !(config.mlp == MlpKind::Swiglu && config.mlp_bias)
+}
+
+#[track_caller]
+fn assert_same(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) {
+    let (passes, steps) = (by_passes(decoder, parts, absent), by_writer(decoder, parts, absent));
+    for (token, (pass, step)) in passes.iter().zip(&steps).enumerate() {
+        if same_kernels(decoder.config()) {
+            assert_eq!(step.0, pass.0, "token {token}");
+        } else {
+            for (step, pass) in step.0.iter().zip(&pass.0) {
+                assert!((step - pass).abs() < 1e-5, "token {token}: {step} is not {pass}");
+            }
+        }
+        assert_eq!((&step.1, step.2), (&pass.1, pass.2), "what token {token} cost");
+    }
+}
+
+#[test]
+fn a_writer_reads_what_passes_read_to_the_bit() {
+    let deserted = DESERTED.map(with_policy).into_iter();
+    let all: Vec<_> = configs().into_iter().chain(deserted).collect();
+    every(&all, |config| {
+        let (decoder, tokens) = (random(config, &Device::flex()), text(1, 12));
+        for prompt in [0, 3, 9] {
+            assert_same(&decoder, &parts(tokens.ids(), prompt), &[]);
+        }
+    });
+}
+
+#[test]
+fn a_writer_leaves_out_what_passes_leave_out() {
+    every_config(|config| {
+        let (mut decoder, tokens) = (random(config, &Device::flex()), text(1, 6));
+        for absent in [&[3, 5][..], &[4, 5], &[2], &[0, 1, 2, 3, 4, 5]] {
+            let absent: Vec<Site> = absent.iter().copied().map(Site::new).collect();
+            let refused = decoder.leave_out(&absent).err();
+            assert_eq!(Writer::new(&decoder, &absent, 0).err(), refused);
+            if refused.is_some() {
+                continue;
+            }
+            // Left out by the model itself, then by whom asks.
+            assert_same(&decoder, &parts(tokens.ids(), 2), &[]);
+            decoder.leave_out(&[]).unwrap();
+            assert_same(&decoder, &parts(tokens.ids(), 2), &absent);
+        }
+    });
+}
+
+#[test]
+fn rotations_that_change_with_the_length_are_those_of_a_pass() {
+    for scaling in [
+        RopeScaling::Dynamic { factor: 2.0, original_max_seq_len: 4 },
+        RopeScaling::Linear { factor: 2.0 },
+        RopeScaling::Divided { divisors: vec![1.0, 2.0, 3.0] },
+    ] {
+        let config = ModelConfig { rope_scaling: Some(scaling), ..base() };
+        assert_same(&random(&config, &Device::flex()), &parts(text(1, 12).ids(), 3), &[]);
+    }
+}
+
+/// Where a step is silently a pass, nobody would notice but the clock.
+#[test]
+fn every_model_steps_but_those_that_cannot() {
+    every_config(|config| {
+        let decoder = random(config, &Device::flex());
+        let depth_is_plain = matches!(config.residual.about().kind, "highway" | "denseformer")
+            || config.residual == ROUTED.parse().unwrap();
+        let can = config.depth_kv == DepthKv::None && !depth_is_plain;
+        let steps = |decoder: &Decoder| Writer::new(decoder, &[], 0).unwrap().steps();
+        assert_eq!(steps(&decoder), can && fuses(&Device::flex()));
+        assert!(!plainly(|| steps(&decoder)));
+        assert!(!steps(&random(config, &Device::flex().autodiff())));
+    });
+}
+
+#[test]
+fn a_writer_refuses_what_a_pass_refuses_and_goes_on() {
+    let (decoder, tokens) = (random(&base(), &Device::flex()), text(1, 32));
+    let mut writer = Writer::new(&decoder, &[], 32).unwrap();
+    assert!(writer.is_empty());
+    writer.read(columns(&tokens, 0, 30).ids(), None).unwrap();
+    for _ in 0..2 {
+        assert_eq!(writer.read(&[], None), Err(PassError::Empty));
+        let unknown = PassError::UnknownToken { id: 19, vocab_size: 19 };
+        assert_eq!(writer.read(&[19], None), Err(unknown));
+        assert_eq!(writer.len(), 30);
+    }
+    writer.read(&tokens.ids()[30..31], None).unwrap();
+    writer.read(&tokens.ids()[31..], None).unwrap();
+    let too_long = PassError::TooLong { length: 33, max_seq_len: 32 };
+    assert_eq!(writer.read(&[1], None), Err(too_long));
+    assert_eq!(writer.len(), 32);
+}
