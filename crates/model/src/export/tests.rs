@@ -295,6 +295,7 @@ fn a_number_that_f16_cannot_hold_is_refused_and_nothing_is_left() {
 
 /// A small byte-level tokenizer whose texts begin with `<s>` and end with `</s>` or `<|im_end|>`.
 fn tokenizer() -> Value {
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let vocab = json!({"<s>": 0, "</s>": 1, "<|im_end|>": 2, "a": 3, "b": 4, "ab": 5});
     let added = ["<s>", "</s>", "<|im_end|>"].iter().enumerate().map(|(id, content)| {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false,
@@ -303,11 +304,11 @@ fn tokenizer() -> Value {
     json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
         "added_tokens": added.collect::<Vec<_>>(),
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "pre_tokenizer": bytes,
         "post_processor": {"type": "TemplateProcessing",
             "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
             "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": bytes,
         "model": {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]},
     })
 }
