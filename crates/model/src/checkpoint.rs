@@ -3,7 +3,7 @@
 use crate::config::{ConfigError, ModelConfig};
 use crate::decoder::Decoder;
 use crate::model_files::{ModelFiles, Reading, describe_file, is_gguf, model_at};
-use crate::tensor_file::TensorFileError;
+use crate::tensor_file::{TensorFileError, write_tensors};
 use crate::tokenizer::TokenizerError;
 use burn::tensor::Device;
 use hadal_gguf::GgufError;
@@ -201,7 +201,7 @@ fn write_all(decoder: &Decoder, staging: &Path) -> Result<(), CheckpointError> {
         let shape = declared.map(|declared| declared.shape.clone()).unwrap_or_default();
         views.push((name, TensorView::new(Dtype::F32, shape, bytes).map_err(malformed)?));
     }
-    safetensors::serialize_to_file(views, None, &weights).map_err(|error| match error {
+    write_tensors(views, None, &weights).map_err(|error| match error {
         SafeTensorError::IoError(reason) => write(&weights)(reason),
         other => malformed(other).into(),
     })?;

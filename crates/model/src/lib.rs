@@ -48,7 +48,7 @@ pub use recording::Recording;
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use tally::{Saving, SiteTally, Tally};
-pub use tensor_file::{TensorFile, TensorFileError};
+pub use tensor_file::{TensorFile, TensorFileError, write_tensors};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
 pub use writer::Writer;
 

@@ -1,5 +1,6 @@
 //! Writing `.safetensors` without ever holding more than one tensor.
 
+use crate::tensor_file::write_tensors;
 use half::{bf16, f16};
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, View};
@@ -65,7 +66,7 @@ pub(crate) fn write_streamed<E>(
         .iter()
         .enumerate()
         .map(|(place, tensor)| (&tensor.name, Lazy { place, tensor, shared: &shared }));
-    let outcome = safetensors::serialize_to_file(views, about, path);
+    let outcome = write_tensors(views, about, path);
     match shared.into_inner().problem {
         Some(problem) => Err(Interrupted::Read(problem)),
         None => outcome.map_err(Interrupted::Write),

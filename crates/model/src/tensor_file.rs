@@ -2,8 +2,10 @@
 
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use safetensors::{SafeTensorError, SafeTensors};
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,18 @@ pub struct TensorFile {
     /// Where tensor bytes begin.
     data: usize,
     metadata: Metadata,
+}
+
+/// Writes named tensors. The library writes through a temporary file that nobody else may read; whoever may read other
+/// new files may read these.
+pub fn write_tensors<S: AsRef<str> + Ord + Display, V: View>(
+    tensors: impl IntoIterator<Item = (S, V)>,
+    about: Option<HashMap<String, String>>,
+    path: &Path,
+) -> Result<(), SafeTensorError> {
+    let permissions = File::create(path)?.metadata()?.permissions();
+    safetensors::serialize_to_file(tensors, about, path)?;
+    Ok(std::fs::set_permissions(path, permissions)?)
 }
 
 /// Why a tensor cannot be read.

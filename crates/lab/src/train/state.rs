@@ -7,7 +7,7 @@
 use super::folder::UNFINISHED;
 use super::skip::SkipState;
 use crate::optim::Optimizer;
-use hadal_model::{Decoder, TensorFile, TensorFileError};
+use hadal_model::{Decoder, TensorFile, TensorFileError, write_tensors};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -109,7 +109,7 @@ fn write_all(
     staging: &Path,
 ) -> Result<(), StateError> {
     let tensors = staging.join(TENSORS);
-    write_tensors(decoder, optimizer, &tensors)?;
+    write_state(decoder, optimizer, &tensors)?;
     let counters = staging.join(COUNTERS);
     write_json(state, &counters)?;
     let hashes: BTreeMap<&str, String> =
@@ -126,7 +126,7 @@ fn write_json(value: &impl Serialize, path: &Path) -> Result<(), StateError> {
 }
 
 /// `w.`, `m.` and `v.` in front of a parameter's name: its values and two running means.
-fn write_tensors(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), StateError> {
+fn write_state(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), StateError> {
     let mut bytes = Vec::new();
     for (name, values) in decoder.parameters() {
         let slot = &optimizer.slots()[&name];
@@ -148,7 +148,7 @@ fn write_tensors(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Resul
     for (name, shape, le) in &bytes {
         views.push((name, TensorView::new(Dtype::F32, shape.clone(), le).map_err(failed)?));
     }
-    safetensors::serialize_to_file(views, None, path).map_err(failed)?;
+    write_tensors(views, None, path).map_err(failed)?;
     File::open(path).and_then(|file| file.sync_all()).map_err(io_error("write", path))
 }
 

@@ -220,3 +220,15 @@ fn values_that_are_not_finite_are_refused_by_name() {
         assert!(text.contains(&format!("`{name}` holds {value} at element 5")), "{text}");
     }
 }
+
+#[test]
+#[cfg(unix)]
+fn whoever_may_read_the_config_may_read_the_weights() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    save(&random(&base(), &Device::flex()), directory.path()).unwrap();
+    let mode = |name: &str| {
+        fs::metadata(directory.path().join(name)).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!(mode("model.safetensors"), mode("config.json"));
+}
