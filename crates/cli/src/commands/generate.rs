@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
 use clap::Args;
+use hadal_lab::pool::{in_pool, start_pool};
 use hadal_model::{
     Checkpoint, DEVICES, Generated, Limits, Part, Sampler, Sampling, StopReason, TextStream,
     Tokenizer, device_named, generate, load,
@@ -91,10 +92,12 @@ impl Generate {
             ends: &tokenizer.ends(),
             vocabulary: tokenizer.vocab_size(),
         };
-        let generated = generate(&checkpoint.decoder, &ids, &limits, &mut sampler, |token| {
-            printer.token(token)
-        })
-        .map_err(Failure::failed)?;
+        let listen = |token| printer.token(token);
+        let decoder = &mut checkpoint.decoder;
+        // On a thread of the pool: one outside would hand over and wait at every product.
+        let _ = start_pool(None);
+        let generated = in_pool(|| generate(decoder, &ids, &limits, &mut sampler, listen))
+            .map_err(Failure::failed)?;
         let text = printer.finish()?;
         if self.json {
             print_json(&summary(&prompt, &ids, &text, &generated))?;
