@@ -30,7 +30,7 @@ Examples:
 
 What is fetched stays in the hub's cache (HF_HOME) and is used without a network; HF_TOKEN opens private models.")]
 pub(crate) struct Import {
-    /// Directory, GGUF file, or owner/name[@revision][:file.gguf] on the hub
+    /// Directory, GGUF file, or `owner/name[@revision][:file.gguf]` on the hub
     source: String,
     /// New directory [default: the last part of SOURCE's name]
     #[arg(long, value_name = "DIR")]

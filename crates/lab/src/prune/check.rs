@@ -56,7 +56,7 @@ pub struct Check {
     pub samples: Vec<SampleText>,
 }
 
-/// Checks a directory that [`super::apply`] wrote against its original. `progress` is told how many steps are done.
+/// Checks a directory that [`super::apply()`] wrote against its original. `progress` is told how many steps are done.
 pub fn check(
     pruned: &Path,
     original: &Path,
