@@ -1,17 +1,15 @@
 //! The model: embedding, blocks, one residual policy, head.
 
-use crate::cache::Cache;
 use crate::config::{ConfigError, DepthKv, ModelConfig};
 use crate::layers::{Block, Layers};
 use crate::loss::shares;
-use crate::recording::Recording;
+use crate::pass::{Pass, PassError, Tokens};
 use crate::rope::Rope;
-use crate::tally::Tally;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Device, Gradients, Tensor};
 use hadal_kernels::{Targets, change_values, embed, fuses, head_loss, linear, take_gradient};
 use hadal_residual::{
-    AnyResidual, BASE_STD, Conduct, Declared, Init, Memory, Probe, ResidualConfig, Silent, Site,
+    AnyResidual, BASE_STD, Conduct, Declared, Init, Memory, ResidualConfig, Silent, Site,
     SkippedKeys, Skipping, Stored, Weights,
 };
 use std::collections::HashMap;
@@ -32,119 +30,6 @@ pub struct Decoder {
     memory: Memory,
     #[module(skip)]
     left_out: Vec<Site>,
-}
-
-/// Rows of tokens of equal length.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tokens {
-    ids: Vec<u32>,
-    batch: usize,
-}
-
-impl Tokens {
-    /// One row.
-    pub fn row(ids: &[u32]) -> Self {
-        Self { ids: ids.to_vec(), batch: 1 }
-    }
-
-    /// `batch` rows, one after another; `None` if the ids do not divide into rows.
-    pub fn rows(ids: Vec<u32>, batch: usize) -> Option<Self> {
-        (batch > 0 && ids.len().is_multiple_of(batch)).then_some(Self { ids, batch })
-    }
-
-    /// Number of rows.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-
-    /// Length of a row.
-    pub fn time(&self) -> usize {
-        self.ids.len() / self.batch
-    }
-
-    /// All ids, row by row.
-    pub fn ids(&self) -> &[u32] {
-        &self.ids
-    }
-
-    /// `[B, T]`
-    pub(crate) fn tensor(&self, device: &Device) -> Tensor<2, Int> {
-        let ids: Vec<i64> = self.ids.iter().map(|&id| i64::from(id)).collect();
-        Tensor::from_data(TensorData::new(ids, [self.batch, self.time()]), device)
-    }
-}
-
-/// How to go through the model. The default is a plain forward pass.
-#[derive(Default)]
-pub struct Pass<'a> {
-    /// Continue after what the cache has seen, and add to it.
-    pub cache: Option<&'a mut Cache>,
-    /// Sub-layers to leave out.
-    pub absent: &'a [Site],
-    /// Who watches.
-    pub probe: Option<&'a mut dyn Probe>,
-    /// Only the logits of each row's last position.
-    pub only_last: bool,
-    /// Who counts what ran.
-    pub tally: Option<&'a mut Tally>,
-    /// Where to keep what sub-layers return, for passes that replay it.
-    pub record: Option<&'a mut Recording>,
-    /// What need not be computed again. It has no effect with a cache or with depth slots.
-    pub replay: Option<&'a Recording>,
-}
-
-/// Why a pass cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PassError {
-    /// There is nothing to read.
-    #[error("the input holds no tokens")]
-    Empty,
-    /// A token is not in the vocabulary.
-    #[error("token {id} is not in the model's vocabulary of {vocab_size}")]
-    UnknownToken {
-        /// The token.
-        id: u32,
-        /// Size of the vocabulary.
-        vocab_size: usize,
-    },
-    /// There is not one target for each input.
-    #[error("{targets} targets cannot be compared with {inputs} inputs")]
-    Targets {
-        /// Number of targets.
-        targets: usize,
-        /// Number of inputs.
-        inputs: usize,
-    },
-    /// The sequence does not fit.
-    #[error("{length} tokens do not fit: max_seq_len is {max_seq_len}")]
-    TooLong {
-        /// Length of the sequence, with what the cache holds.
-        length: usize,
-        /// The model's limit.
-        max_seq_len: usize,
-    },
-    /// The cache does not belong to the pass.
-    #[error("the cache does not fit: {reason}; start with an empty one")]
-    ForeignCache {
-        /// Why.
-        reason: &'static str,
-    },
-    /// A site is not in the model.
-    #[error("the {site} is not in this model, whose blocks are 0 to {}", (sites / 2).saturating_sub(1))]
-    UnknownSite {
-        /// The site.
-        site: Site,
-        /// Sub-layers of the model.
-        sites: usize,
-    },
-    /// A site cannot be left out.
-    #[error("the {site} cannot be absent: {reason}")]
-    NotAbsent {
-        /// The site.
-        site: Site,
-        /// Why.
-        reason: &'static str,
-    },
 }
 
 impl Decoder {
@@ -233,16 +118,16 @@ impl Decoder {
         scored: &[bool],
         pass: Pass,
     ) -> Result<Tensor<1>, PassError> {
-        if targets.ids.len() != tokens.ids.len() {
+        if targets.ids().len() != tokens.ids().len() {
             return Err(PassError::Targets {
-                targets: targets.ids.len(),
-                inputs: tokens.ids.len(),
+                targets: targets.ids().len(),
+                inputs: tokens.ids().len(),
             });
         }
-        self.check_vocabulary(&targets.ids)?;
+        self.check_vocabulary(targets.ids())?;
         let (hidden, extra) = self.hidden(tokens, pass)?;
-        let shares = shares(targets.ids.len(), scored).into();
-        let targets = Targets { ids: targets.ids.as_slice().into(), shares };
+        let shares = shares(targets.ids().len(), scored).into();
+        let targets = Targets { ids: targets.ids().into(), shares };
         let loss = head_loss(hidden, self.head(), &targets);
         // What a policy learns besides has a gradient but is no part of the loss.
         Ok(match extra {
@@ -276,7 +161,7 @@ impl Decoder {
         let Pass { mut cache, absent, probe, mut tally, mut record, replay, .. } = pass;
         let absent = &[absent, &self.left_out].concat();
         let start = cache.as_ref().map_or(0, |cache| cache.len());
-        self.check(&tokens.ids, start + tokens.time())?;
+        self.check(tokens.ids(), start + tokens.time())?;
         self.check_absent(absent)?;
         let present = |block: usize| !absent.contains(&Site::new(2 * block));
         if let Some(cache) = &cache
@@ -295,7 +180,7 @@ impl Decoder {
                           dropped keys in its own way";
             return Err(PassError::ForeignCache { reason });
         }
-        let embedding = embed(table, &tokens.ids, tokens.batch());
+        let embedding = embed(table, tokens.ids(), tokens.batch());
         let time = tokens.time();
         if let Some(tally) = &mut tally {
             tally.begin(&self.config, tokens.batch(), time, start);

@@ -1,6 +1,7 @@
 //! Writing text: prefill the prompt, then one token at a time.
 
-use crate::decoder::{Decoder, PassError};
+use crate::decoder::Decoder;
+use crate::pass::PassError;
 use crate::sampling::{Sampler, SamplingError};
 use crate::writer::Writer;
 use serde::Serialize;

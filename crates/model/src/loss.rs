@@ -1,6 +1,6 @@
 //! Cross-entropy, the loss of a language model.
 
-use crate::decoder::Tokens;
+use crate::pass::Tokens;
 use burn::tensor::{Tensor, TensorData, activation::log_softmax};
 
 /// Mean over all positions of `-ln p(target)`.

@@ -1,6 +1,6 @@
 //! What the sub-layers of one pass returned, for passes that differ from it only later on.
 
-use crate::decoder::Tokens;
+use crate::pass::Tokens;
 use burn::tensor::Tensor;
 use hadal_residual::Site;
 

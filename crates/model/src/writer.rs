@@ -1,7 +1,8 @@
 //! A text that grows: the model reads more tokens and says what may come next.
 
 use crate::cache::Cache;
-use crate::decoder::{Decoder, Pass, PassError, Tokens};
+use crate::decoder::Decoder;
+use crate::pass::{Pass, PassError, Tokens};
 use crate::stepper::Stepper;
 use crate::tally::Tally;
 use hadal_residual::Site;

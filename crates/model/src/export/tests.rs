@@ -3,7 +3,8 @@
 use super::*;
 use crate::config::tests::small;
 use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow};
-use crate::decoder::{Decoder, Pass, Tokens};
+use crate::decoder::Decoder;
+use crate::pass::{Pass, Tokens};
 use crate::rope_scaling::{RopeScaling, Yarn};
 use crate::{Tokenizer, load, save};
 use burn::tensor::Device;

@@ -1,0 +1,93 @@
+//! Models in memory without some of their parts.
+
+use super::*;
+use crate::prune::map::Renumbering;
+use crate::prune::own::cut_model;
+use hadal_model::{AttentionBias, SlidingWindow};
+use hadal_residual::ResidualConfig;
+
+/// Which policies can be cut in a file, and whether the logits then agree to the bit.
+#[test]
+fn a_cut_is_written_only_where_it_computes_the_same() {
+    let cut = |residual: &ResidualConfig, parts: &[Part]| {
+        let config = config(&residual.to_string(), 6);
+        let decoder = model(&config, plain);
+        let map = Renumbering::new(6, parts).unwrap();
+        match cut_model(&decoder, &map) {
+            Ok((cut, exact)) => {
+                let (expected, found) = (logits(&without(&decoder, parts)), logits(&cut));
+                if exact {
+                    assert_eq!(found, expected, "{residual}");
+                }
+                if exact { "exact" } else { "rounded" }
+            }
+            Err(PruneError::NotWritable { .. }) => "refused",
+            Err(error) => panic!("{residual}: {error}"),
+        }
+    };
+    let outcomes = |parts: &[Part]| -> Vec<(&'static str, &'static str)> {
+        let all = ResidualConfig::all();
+        all.iter().map(|residual| (residual.about().kind, cut(residual, parts))).collect()
+    };
+    let of = |list: &[(&'static str, &'static str)], outcome: &str| -> Vec<&'static str> {
+        list.iter().filter(|(_, found)| *found == outcome).map(|(kind, _)| *kind).collect()
+    };
+    let whole = outcomes(&[Part::Block(4), Part::Block(3)]);
+    assert_eq!(of(&whole, "rounded"), ["lns"]);
+    assert_eq!(of(&whole, "refused"), ["deepnorm", "denseformer", "siamese"], "{whole:?}");
+    // A half that returns zero is one that is absent where streams are sums, and nowhere else.
+    let halves = outcomes(&[Part::Mlp(4)]);
+    for (kind, expected) in
+        [("prenorm", "exact"), ("lns", "exact"), ("postnorm", "refused"), ("mgr", "refused")]
+    {
+        assert!(halves.contains(&(kind, expected)), "{kind}: {halves:?}");
+    }
+}
+
+#[test]
+fn a_block_that_fills_streams_is_refused_with_the_policys_reason() {
+    let decoder = model(&config("mgr:streams=4", 6), plain);
+    let map = Renumbering::new(6, &[Part::Block(1)]).unwrap();
+    let error = cut_model(&decoder, &map).unwrap_err().to_string();
+    assert!(
+        error.contains("attention of block 1 must stay: it fills one of the streams"),
+        "{error}"
+    );
+    assert!(error.contains("--skip-blocks"));
+    let refused = scores(&decoder).of(Part::Block(0)).unwrap().refused.clone();
+    assert!(refused.unwrap().contains("fills one of the streams"));
+}
+
+#[test]
+fn thresholds_of_single_sub_layers_are_cut_with_them() {
+    let thresholds = "nag:directions=3,skip_threshold=[0.0,0.01,0.02,0.03,0.04,0.05,0.06,0.07]";
+    let decoder = model(&config(thresholds, 4), plain);
+    let map = Renumbering::new(4, &[Part::Block(1)]).unwrap();
+    let (cut, _) = cut_model(&decoder, &map).unwrap();
+    let expected: ResidualConfig =
+        "nag:directions=3,skip_threshold=[0.0,0.01,0.04,0.05,0.06,0.07]".parse().unwrap();
+    assert_eq!(cut.config().residual, expected);
+}
+
+#[test]
+fn windows_and_biases_follow_their_blocks() {
+    let window = |blocks: &[usize]| SlidingWindow { size: 3, blocks: Some(blocks.to_vec()) };
+    let whole = ModelConfig {
+        attention_bias: Some(AttentionBias::All),
+        mlp_bias: true,
+        sliding_window: Some(window(&[0, 2, 3])),
+        ..config("prenorm", 4)
+    };
+    let decoder = model(&whole, plain);
+    for (parts, expected) in [
+        (vec![Part::Block(1)], Some(window(&[0, 1, 2]))),
+        (vec![Part::Block(2), Part::Attention(1), Part::Mlp(3)], Some(window(&[0, 2]))),
+        (vec![Part::Block(0), Part::Block(2), Part::Block(3)], None),
+    ] {
+        let map = Renumbering::new(4, &parts).unwrap();
+        let (cut, exact) = cut_model(&decoder, &map).unwrap();
+        assert_eq!(cut.config().sliding_window, expected, "{parts:?}");
+        assert!(exact, "{parts:?}");
+        assert_eq!(logits(&cut), logits(&without(&decoder, &parts)), "{parts:?}");
+    }
+}
