@@ -50,14 +50,17 @@ pub(crate) fn spinner(message: String) -> ProgressBar {
     spinner
 }
 
-/// A bar of bytes on stderr; invisible when nobody looks.
-pub(crate) fn bytes_bar(message: String) -> ProgressBar {
+/// A bar on stderr that looks like the template; invisible when nobody looks.
+pub(crate) fn bar(template: &str) -> ProgressBar {
     let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
-    let style = ProgressStyle::with_template(
-        "{msg} {bar:24} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left",
-    );
+    let style = ProgressStyle::with_template(template);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.with_message(message)
+    bar
+}
+
+/// A bar of bytes.
+pub(crate) fn bytes_bar(message: String) -> ProgressBar {
+    bar("{msg} {bar:24} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left").with_message(message)
 }
 
 /// Moves a bar of bytes.

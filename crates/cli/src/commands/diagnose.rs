@@ -9,9 +9,9 @@ use hadal_lab::diagnose::{
 };
 use hadal_lab::pool::{in_pool, start_pool};
 use hadal_model::Part;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -155,10 +155,8 @@ fn failed(error: DiagnoseError) -> Failure {
 }
 
 fn bar(name: &str) -> ProgressBar {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
-    let style = ProgressStyle::with_template("{msg} {bar:24} {pos}/{len} passes, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.with_message(name.to_owned())
+    crate::output::bar("{msg} {bar:24} {pos}/{len} passes, {eta} left")
+        .with_message(name.to_owned())
 }
 
 /// The most telling numbers, in sentences.

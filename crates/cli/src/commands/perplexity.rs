@@ -2,13 +2,12 @@
 
 use super::generate::tokenizer_of;
 use crate::failure::Failure;
-use crate::output::{grouped, print_json, spinner};
+use crate::output::{bar, grouped, print_json, spinner};
 use clap::Args;
 use hadal_lab::perplexity::{Chunks, perplexity};
 use hadal_lab::pool::{in_pool, start_pool};
 use hadal_model::{Device, Part, load};
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -70,7 +69,7 @@ impl PerplexityCommand {
             most: self.chunks.map(|chunks| usize::try_from(chunks).unwrap_or(usize::MAX)),
             begin: tokenizer.begin().filter(|begin| ids.first() == Some(begin)),
         };
-        let bar = bar();
+        let bar = bar("{bar:24} {pos}/{len} chunks, {eta} left, perplexity so far {msg}");
         let found = in_pool(|| {
             perplexity(&checkpoint.decoder, &ids, &chunks, &mut |so_far, all| {
                 bar.set_length(all as u64);
@@ -98,13 +97,4 @@ impl PerplexityCommand {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn bar() -> ProgressBar {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
-    let style = ProgressStyle::with_template(
-        "{bar:24} {pos}/{len} chunks, {eta} left, perplexity so far {msg}",
-    );
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
 }

@@ -11,8 +11,7 @@ use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use hadal_lab::pool::start_pool;
 use hadal_lab::prune::PruneError;
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{self, IsTerminal};
+use indicatif::ProgressBar;
 use std::process::ExitCode;
 
 /// Cut blocks that do little out of a model, with evidence
@@ -61,9 +60,5 @@ fn typed() -> String {
 }
 
 fn bar(unit: &str) -> ProgressBar {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
-    let style =
-        ProgressStyle::with_template(&format!("{{bar:24}} {{pos}}/{{len}} {unit}, {{eta}} left"));
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+    crate::output::bar(&format!("{{bar:24}} {{pos}}/{{len}} {unit}, {{eta}} left"))
 }

@@ -10,9 +10,9 @@ use hadal_lab::skip::{
     sweep, write,
 };
 use hadal_residual::{SkippedKeys, Thresholds};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -247,11 +247,7 @@ fn failed(error: SkipError) -> Failure {
 }
 
 fn bar() -> ProgressBar {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
-    let style =
-        ProgressStyle::with_template("{bar:24} {pos} of at most {len} passes, {elapsed}: {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+    crate::output::bar("{bar:24} {pos} of at most {len} passes, {elapsed}: {msg}")
 }
 
 fn percent(share: f64) -> String {

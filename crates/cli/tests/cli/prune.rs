@@ -34,7 +34,11 @@ fn from_a_plan_to_a_checked_model() {
     let (plan, out) = (folder.path().join("plan.json"), folder.path().join("smaller"));
     let mut planning = prune("plan");
     planning.arg(stories()).arg("--data").arg(&text).args(["--blocks", "1", "--batches", "2"]);
-    let said = run(planning.arg("--out").arg(&plan)).succeeded();
+    let figures = folder.path().join("figures");
+    let said = run(planning.arg("--out").arg(&plan).arg("--figures").arg(&figures)).succeeded();
+    for name in ["plan.html", "prune-perplexity.csv", "prune-loss-change.svg", "prune-angles.png"] {
+        assert!(fs::metadata(figures.join(name)).unwrap().len() > 0, "{name}");
+    }
     for words in ["loss change", "goes (1)", "predicted", "measured", "speed", "memory"] {
         assert!(said.stdout.contains(words), "no {words:?} in {}", said.stdout);
     }

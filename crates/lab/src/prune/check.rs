@@ -44,7 +44,8 @@ pub struct Check {
     pub passed: bool,
     /// The original on the data.
     pub original: Cost,
-    /// The cut, read back, on the same data; its KL is that to the original.
+    /// The original without the parts on the same data, which is the cut if that `passed`; its KL is that to the
+    /// original.
     pub cut: Cost,
     /// Tokens of the data.
     pub tokens: u64,
@@ -73,7 +74,7 @@ pub fn check(
         }
     }
     let whole = Subject::open(original)?;
-    let cut = Subject::open(&model_of(pruned, &manifest))?;
+    let cut = Subject::open(pruned)?;
     let words = tokenizer(&whole).ok();
     let batches = match data {
         Some(path) => {
@@ -128,12 +129,6 @@ fn manifest(pruned: &Path) -> Result<Manifest, PruneError> {
     }
     serde_json::from_value(read_json(&path)?)
         .map_err(|error| PruneError::Malformed { path, reason: error.to_string() })
-}
-
-/// The directory, or the GGUF file in it.
-fn model_of(pruned: &Path, manifest: &Manifest) -> std::path::PathBuf {
-    let gguf = manifest.files.iter().find(|file| file.name.ends_with(".gguf"));
-    gguf.map_or_else(|| pruned.into(), |file| pruned.join(&file.name))
 }
 
 /// A few sentences, or any tokens where there is no tokenizer.

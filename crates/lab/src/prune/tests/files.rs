@@ -156,6 +156,8 @@ fn a_plan_tells_what_it_measured_and_refuses_another_model() {
     assert_eq!(found.remove, [Part::Block(2)]);
     assert_eq!(found.kept, [0, 1, 3, 4]);
     assert!(found.outcome.held_out && found.outcome.cut.kl < 1e-9);
+    assert_eq!(found.curve.len(), found.chosen.len());
+    assert_eq!(found.curve.last(), Some(&found.outcome.cut));
     assert!(found.memory.parameters_after < found.memory.parameters_before);
     assert_eq!(found.memory.kv_bytes_after * 5, found.memory.kv_bytes_before * 4);
     assert!(found.speed.prefill > 0.0 && found.speed.decode_tokens_per_second > 0.0);
