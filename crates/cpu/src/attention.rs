@@ -14,6 +14,7 @@ mod backward;
 mod decode;
 mod forward;
 mod heads;
+mod live;
 mod plan;
 mod routed;
 mod slots;
@@ -35,7 +36,7 @@ use std::cell::Cell;
 use table::Inputs;
 
 /// Queries of one block.
-const QUERIES: usize = 48;
+const QUERIES: usize = 24;
 /// Keys of one tile: one block of the products over keys.
 const KEYS: usize = crate::gemm::KC;
 

@@ -7,15 +7,20 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod left;
 mod pack;
+mod panels;
 mod tile;
 
+pub(crate) use left::Left;
 pub(crate) use pack::Packed;
+pub(crate) use panels::{BLOCK, Layout, Panels, PanelsMut};
 
 use crate::lent::Lent;
 use pack::{pack_rows, pack_transposed, panel_stride};
 use std::cell::Cell;
-use tile::{A, multiply_panel};
+use std::ops::{Range, RangeInclusive};
+use tile::{A, Order, multiply_panel};
 
 /// Rows of a register tile.
 pub(crate) const MR: usize = 6;
@@ -25,18 +30,57 @@ pub(crate) const NR: usize = 16;
 pub(crate) const KC: usize = 256;
 /// Columns of C from which on it pays to pack rows of A.
 const WORTH_PACKING: usize = 128;
+/// Rows of the largest and of the smallest task.
+const LARGEST: usize = 11 * MR;
+const SMALLEST: usize = 2 * MR;
 
-/// How many of the rows of C one task should compute, so that all threads end at about the same time. Rows
-/// are independent of each other, so the answer changes no bit.
-pub(crate) fn rows_per_task(rows: usize) -> usize {
+/// Rows of the tasks that compute C, one after another. They are large enough to read B seldom, and get smaller
+/// towards the end, so that all threads end at about the same time however fast each of them is. Rows
+/// are independent of each other, so sizes change no bit.
+pub(crate) fn row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
+    tasks(rows, MR, SMALLEST..=LARGEST, usize::MAX).into_iter()
+}
+
+/// [`row_tasks`] that stay large, for rows after which there is more to do.
+pub(crate) fn large_row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
+    tasks(rows, MR, LARGEST..=LARGEST, usize::MAX).into_iter()
+}
+
+/// [`row_tasks`] for a matrix in panels: the rows of each task are rows of one block.
+pub(crate) fn block_tasks(rows: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
+    let mut end = 0;
+    tasks(rows, MR, SMALLEST..=LARGEST, BLOCK).into_iter().map(move |size| {
+        end += size;
+        end - size..end
+    })
+}
+
+/// The panels of the tasks that compute columns of C, in the same way.
+pub(crate) fn panel_tasks(panels: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
+    let mut end = 0;
+    tasks(panels, 1, 1..=4, usize::MAX).into_iter().map(move |size| {
+        end += size;
+        end - size..end
+    })
+}
+
+/// Sizes, multiples of `unit`, of tasks that have `count` of something in all and do not cross borders of blocks.
+fn tasks(count: usize, unit: usize, limits: RangeInclusive<usize>, block: usize) -> Vec<usize> {
     let threads = rayon::current_num_threads();
-    let cost = |&size: &usize| {
-        let (tasks, rest) = (rows / size, rows % size);
-        let last = if tasks.is_multiple_of(threads) { rest } else { size };
-        // A task reads all of B, which costs about as much as half a row.
-        2 * (tasks / threads * size + last.next_multiple_of(MR)) + tasks / threads
-    };
-    (4..=12).rev().map(|tiles| tiles * MR).min_by_key(cost).unwrap_or(MR)
+    let mut sizes = Vec::with_capacity(count / limits.end() + 8 * threads);
+    let mut done = 0;
+    while done < count {
+        let rest = count - done;
+        let share = match threads {
+            1 => rest,
+            _ => rest.div_ceil(2 * threads),
+        };
+        let size = share.next_multiple_of(unit).clamp(*limits.start(), *limits.end());
+        let size = size.min(rest).min(block - done % block);
+        sizes.push(size);
+        done += size;
+    }
+    sizes
 }
 
 /// A matrix somewhere in memory.
@@ -58,6 +102,11 @@ impl<'a> View<'a> {
     /// The transpose of rows of `stride` elements.
     pub(crate) fn transposed(data: &'a [f32], stride: usize) -> Self {
         Self { data, row: 1, column: stride }
+    }
+
+    /// Without the first columns.
+    fn after(self, columns: usize) -> Self {
+        Self { data: &self.data[columns * self.column..], ..self }
     }
 }
 
@@ -103,31 +152,91 @@ pub(crate) fn multiply(
 ) {
     assert!(k <= b.depth() && n <= b.columns());
     assert!(m == 0 || n == 0 || c.len() >= (m - 1) * ldc + n);
-    // A stream of its own is read faster than six rows side by side, above all where rows are a large
-    // power of two apart and fall into the same cache sets; but it must be read often enough.
-    let transposed = a.column != 1;
-    let in_place = !transposed && n < WORTH_PACKING && !a.row.is_multiple_of(512);
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        let from = &a.data[start * a.column..];
-        let a = if in_place {
-            A { data: from, row: a.row, step: 1, tile: MR * a.row }
-        } else {
-            let stride = panel_stride(depth);
-            scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
-            match transposed {
-                true => pack_transposed(&mut scratch.a, stride, from, a.column, m, depth),
-                false => pack_rows(&mut scratch.a, stride, from, a.row, m, depth),
-            }
-            A { data: &scratch.a, row: 1, step: MR, tile: stride }
-        };
+        let a = prepare([m, n, depth], a.after(start), scratch);
         for panel in 0..n.div_ceil(NR) {
             let b = &b.panel(start, panel)[..depth * NR];
             let columns = NR.min(n - panel * NR);
             multiply_panel([m, columns, depth], a, b, &mut c[panel * NR..], ldc, store);
         }
     }
+}
+
+/// `C = A B` for some rows of C, those from `rows.start` on of a matrix in panels, which must be of one block. Each
+/// piece is handed to `finish` with the number of its panel while it is in the cache.
+///
+/// # Safety
+/// No other reference to these rows of C may exist.
+pub(crate) unsafe fn fill_panels(
+    rows: Range<usize>,
+    k: usize,
+    a: View,
+    b: &Packed,
+    c: &PanelsMut,
+    scratch: &mut Scratch,
+    finish: impl Fn(usize, &mut [f32]),
+) {
+    assert!(k <= b.depth() && c.layout.columns == b.columns());
+    for start in (0..k).step_by(KC) {
+        let depth = KC.min(k - start);
+        let store = Store { add: start > 0, ..Store::SET };
+        let a = prepare([rows.len(), b.columns(), depth], a.after(start), scratch);
+        for panel in 0..c.layout.panels() {
+            c.ask_for(panel + 1, rows.clone());
+            // SAFETY: passed on from the caller.
+            let c = unsafe { c.piece(panel, rows.clone()) };
+            let b = &b.panel(start, panel)[..depth * NR];
+            multiply_panel([rows.len(), NR, depth], a, b, c, NR, store);
+            if start + depth == k {
+                finish(panel, c);
+            }
+        }
+    }
+}
+
+/// `C = A B` for some rows of a matrix A in panels, which must be of one block.
+///
+/// # Safety
+/// These rows of A must be written, and not be changed meanwhile.
+pub(crate) unsafe fn multiply_panels(
+    rows: Range<usize>,
+    a: &PanelsMut,
+    b: &Packed,
+    c: &mut [f32],
+    store: Store,
+) {
+    let (k, n) = (a.layout.columns, b.columns());
+    assert!(k <= b.depth());
+    for start in (0..k).step_by(KC) {
+        let depth = KC.min(k - start);
+        let store = Store { add: store.add || start > 0, ..store };
+        // SAFETY: passed on from the caller.
+        let a = unsafe { a.left(rows.start, start) };
+        for panel in 0..n.div_ceil(NR) {
+            let b = &b.panel(start, panel)[..depth * NR];
+            let columns = NR.min(n - panel * NR);
+            multiply_panel([rows.len(), columns, depth], a, b, &mut c[panel * NR..], n, store);
+        }
+    }
+}
+
+/// A for a product of these sizes: packed, unless it is read too few times for that to pay.
+fn prepare<'a>([m, n, depth]: [usize; 3], a: View<'a>, scratch: &'a mut Scratch) -> A<'a> {
+    // A stream of its own is read faster than six rows side by side, above all where rows are a large
+    // power of two apart and fall into the same cache sets; but it must be read often enough.
+    let transposed = a.column != 1;
+    if !transposed && n < WORTH_PACKING && !a.row.is_multiple_of(512) {
+        return A::new(a.data, Order::Rows { row: a.row }, MR * a.row);
+    }
+    let stride = panel_stride(depth);
+    scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
+    match transposed {
+        true => pack_transposed(&mut scratch.a, stride, a.data, a.column, m, depth),
+        false => pack_rows(&mut scratch.a, stride, a.data, a.row, m, depth),
+    }
+    A::new(&scratch.a, Order::Packed, stride)
 }
 
 #[cfg(test)]
@@ -189,21 +298,22 @@ mod tests {
     }
 
     #[test]
-    fn tasks_end_together() {
-        let in_pool = |threads: usize, rows: usize| {
+    fn tasks_cover_all_rows_and_end_small() {
+        let in_pool = |threads: usize, rows: usize| -> Vec<usize> {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| rows_per_task(rows))
+            pool.install(|| row_tasks(rows).collect())
         };
         for threads in [1, 2, 3, 8] {
-            for rows in [1, 5, 256, 1024, 2048, 10_000] {
-                let size = in_pool(threads, rows);
-                assert!(size.is_multiple_of(MR) && (24..=72).contains(&size));
-                let rounds = rows.div_ceil(size).div_ceil(threads);
-                assert!(rounds * size <= rows.div_ceil(threads) + 72, "{threads} {rows} {size}");
+            for rows in [0, 1, 5, 256, 1024, 2048, 10_000] {
+                let sizes = in_pool(threads, rows);
+                assert_eq!(sizes.iter().sum::<usize>(), rows);
+                assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+                assert!(sizes.iter().all(|size| (1..=LARGEST).contains(size)));
+                let whole = sizes.split_last().map_or(&[][..], |(_, whole)| whole);
+                assert!(whole.iter().all(|size| size.is_multiple_of(MR) && *size >= SMALLEST));
             }
         }
-        // 18 tasks on each of two threads, one more, and the rest: 1026 rows, where half is 1024.
-        assert_eq!(in_pool(2, 2048), 54);
+        assert_eq!(in_pool(2, 256), [66, 48, 36, 30, 24, 18, 12, 12, 10]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod norm;
 mod route;
 mod rows;
 pub mod streams;
+mod team;
 pub mod update;
 pub mod vector;
 pub mod work;

@@ -1,11 +1,11 @@
 //! Products of token rows with weights stored as `[out, in]`, one or several side by side:
 //! `y = [x W1^T | x W2^T | ..]`, `dx = sum_i dy_i W_i`, `dW_i = dy_i^T x`.
 
-use crate::gemm::{NR, Packed, Scratch, Store, View, multiply, rows_per_task};
-use crate::rows::filled;
+use crate::gemm::{NR, Packed, Scratch, Store, View, large_row_tasks, multiply, row_tasks};
+use crate::rows::{cut, cut_mut, filled, filled_each};
+use crate::team::share_out;
 use crate::vector;
 use crate::work;
-use rayon::prelude::*;
 
 /// A weight matrix.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ impl<'a> Weight<'a> {
 
 /// Up to this many tokens, weights are read row by row instead of being packed: packing reads and
 /// writes all of them, which only pays when they are used many times.
-const FEW: usize = 8;
+pub(crate) const FEW: usize = 8;
 
 /// `y[tokens, sum of outs]`.
 pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
@@ -40,9 +40,10 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
     }
     let packed: Vec<_> = weights.iter().map(|w| pack_forward(*w, inputs)).collect();
     filled(tokens * width, |y| {
-        let rows = rows_per_task(x.len() / inputs);
-        let tasks = y.par_chunks_mut(rows * width).zip(x.par_chunks(rows * inputs));
-        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (y, x)| {
+        let (mut y, mut x) = (y, x);
+        let tasks = row_tasks(x.len() / inputs)
+            .map(|rows| (cut_mut(&mut y, rows * width), cut(&mut x, rows * inputs)));
+        share_out(tasks, Scratch::of_thread, |scratch, (y, x)| {
             let rows = x.len() / inputs;
             let mut column = 0;
             for (weight, packed) in weights.iter().zip(&packed) {
@@ -68,9 +69,10 @@ fn joined(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32
         weights.iter().map(|w| (View::transposed(w.values, inputs), w.out)).collect();
     let packed = Packed::side_by_side(&parts, inputs);
     filled(x.len() / inputs * width, |y| {
-        let rows = rows_per_task(x.len() / inputs);
-        let tasks = y.par_chunks_mut(rows * width).zip(x.par_chunks(rows * inputs));
-        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (y, x)| {
+        let (mut y, mut x) = (y, x);
+        let tasks = row_tasks(x.len() / inputs)
+            .map(|rows| (cut_mut(&mut y, rows * width), cut(&mut x, rows * inputs)));
+        share_out(tasks, Scratch::of_thread, |scratch, (y, x)| {
             let sizes = [x.len() / inputs, width, inputs];
             multiply(sizes, View::rows(x, inputs), &packed, y, width, Store::SET, scratch);
         });
@@ -117,81 +119,68 @@ pub struct Gradient {
 
 /// `dy` is the gradient of what [`forward`] returned.
 pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gradient {
-    let width: usize = weights.iter().map(|w| w.out).sum();
+    let (tokens, width) = (x.len() / inputs, weights.iter().map(|w| w.out).sum());
     work::add(4 * x.len() * width);
-    let packed_x = Packed::new(View::rows(x, inputs), x.len() / inputs, inputs);
-    let mut column = 0;
-    let of_weights = weights
-        .iter()
-        .map(|weight| {
-            let gradient = weight_gradient(&dy[column..], width, weight.out, &packed_x, inputs);
-            column += weight.out;
-            gradient
-        })
-        .collect();
-    Gradient { x: input_gradient(dy, inputs, weights, 1.0), weights: of_weights }
-}
-
-/// `dx = scale sum_i dy_i W_i`.
-pub(crate) fn input_gradient(
-    dy: &[f32],
-    inputs: usize,
-    weights: &[Weight],
-    scale: f32,
-) -> Vec<f32> {
-    let width: usize = weights.iter().map(|w| w.out).sum();
-    let packed: Vec<_> = weights
-        .iter()
-        .map(|weight| Packed::new(View::rows(weight.values, inputs), weight.out, inputs))
-        .collect();
-    filled(dy.len() / width * inputs, |dx| {
-        let rows = rows_per_task(dy.len() / width);
-        let tasks = dx.par_chunks_mut(rows * inputs).zip(dy.par_chunks(rows * width));
-        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (dx, dy)| {
-            let mut column = 0;
-            for (i, (weight, packed)) in weights.iter().zip(&packed).enumerate() {
-                let sizes = [dx.len() / inputs, inputs, weight.out];
-                let store = Store { scale, add: i > 0 };
-                multiply(
-                    sizes,
-                    View::rows(&dy[column..], width),
-                    packed,
-                    dx,
-                    inputs,
-                    store,
-                    scratch,
-                );
-                column += weight.out;
+    let views = std::iter::once(x).chain(weights.iter().map(|weight| weight.values));
+    let views: Vec<_> = views.map(|rows| [(View::rows(rows, inputs), inputs)]).collect();
+    let depths = std::iter::once(tokens).chain(weights.iter().map(|weight| weight.out));
+    let factors: Vec<_> = views.iter().map(|view| &view[..]).zip(depths).collect();
+    let packed = Packed::all(&factors);
+    let Some((packed_x, packed_weights)) = packed.split_first() else { unreachable!("x is one") };
+    let lengths = weights.iter().map(|weight| weight.out * inputs);
+    let mut vectors = filled_each(lengths.chain([x.len()]), |mut vectors| {
+        let mut tasks = Vec::new();
+        let mut dx = vectors.pop().unwrap_or_default();
+        let mut column = 0;
+        // Rows of weights are split, not tokens: every element is summed in one order, whatever the threads do.
+        for (mut dw, weight) in vectors.into_iter().zip(weights) {
+            for rows in large_row_tasks(weight.out) {
+                tasks.push(Part::Weight(cut_mut(&mut dw, rows * inputs), &dy[column..]));
+                column += rows;
             }
+        }
+        let mut rest = dy;
+        tasks.extend(row_tasks(tokens).map(|rows| {
+            Part::Input(cut_mut(&mut dx, rows * inputs), cut(&mut rest, rows * width))
+        }));
+        share_out(tasks.into_iter(), Scratch::of_thread, |scratch, part| match part {
+            Part::Weight(dw, dy) => {
+                let (sizes, dy) =
+                    ([dw.len() / inputs, inputs, tokens], View::transposed(dy, width));
+                multiply(sizes, dy, packed_x, dw, inputs, Store::SET, scratch);
+            }
+            Part::Input(dx, dy) => input_rows(dx, dy, inputs, packed_weights, scratch),
         });
-    })
+    });
+    let dx = vectors.pop().unwrap_or_default();
+    Gradient { x: dx, weights: vectors }
 }
 
-/// `dW[out, in] = dy^T x` with dy in rows of stride `stride` and all of x packed.
-pub(crate) fn weight_gradient(
+/// What one task of [`backward`] computes, and what it reads of `dy`.
+enum Part<'a> {
+    /// Rows of a weight's gradient, from columns of `dy`.
+    Weight(&'a mut [f32], &'a [f32]),
+    /// Rows of the input's gradient.
+    Input(&'a mut [f32], &'a [f32]),
+}
+
+/// `dx = sum_i dy_i W_i` for some rows.
+fn input_rows(
+    dx: &mut [f32],
     dy: &[f32],
-    stride: usize,
-    out: usize,
-    x: &Packed,
     inputs: usize,
-) -> Vec<f32> {
-    // Rows are split, not tokens: every element is summed in one order, whatever the threads do.
-    let rows = rows_per_task(out);
-    filled(out * inputs, |dw| {
-        let tasks = dw.par_chunks_mut(rows * inputs).enumerate();
-        tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, (i, dw)| {
-            let sizes = [dw.len() / inputs, inputs, x.depth()];
-            multiply(
-                sizes,
-                View::transposed(&dy[i * rows..], stride),
-                x,
-                dw,
-                inputs,
-                Store::SET,
-                scratch,
-            );
-        });
-    })
+    weights: &[Packed],
+    scratch: &mut Scratch,
+) {
+    let width: usize = weights.iter().map(Packed::depth).sum();
+    let mut column = 0;
+    for weight in weights {
+        let sizes = [dx.len() / inputs, inputs, weight.depth()];
+        let store = Store { add: column > 0, ..Store::SET };
+        let dy = View::rows(&dy[column..], width);
+        multiply(sizes, dy, weight, dx, inputs, store, scratch);
+        column += weight.depth();
+    }
 }
 
 #[cfg(test)]

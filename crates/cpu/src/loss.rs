@@ -3,12 +3,12 @@
 //! Logits exist for one chunk of tokens at a time. When gradients are wanted they are computed on the
 //! way, because the loss is a scalar: what comes back later only multiplies them.
 
-use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, rows_per_task};
+use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, row_tasks};
 use crate::linear::{Weight, pack_forward};
-use crate::rows::filled;
+use crate::rows::{cut, cut_mut, filled};
 use crate::simd::exp;
+use crate::team::{share_out, shared_out};
 use crate::work;
-use rayon::prelude::*;
 
 /// Logits of one chunk: 16 MiB at most, and not fewer than a few rows.
 const LOGITS: usize = 1 << 22;
@@ -41,9 +41,10 @@ pub fn cross_entropy(
     let packed_rows =
         with_gradients.then(|| Packed::new(View::rows(head, width), vocabulary, width));
     let chunk = (LOGITS / vocabulary).clamp(64, 2064);
-    let mut logits = vec![0.0; chunk.min(targets.len()) * vocabulary];
+    // Each chunk writes what it reads.
+    let mut logits = filled(chunk.min(targets.len()) * vocabulary, |_| ());
     let mut value = 0.0;
-    let mut d_hidden = vec![0.0; if with_gradients { hidden.len() } else { 0 }];
+    let mut d_hidden = filled(if with_gradients { hidden.len() } else { 0 }, |_| ());
     let mut d_head = vec![0.0; if with_gradients { head.len() } else { 0 }];
     let chunks = hidden.chunks(chunk * width).zip(targets.chunks(chunk)).zip(shares.chunks(chunk));
     for (i, ((hidden, targets), shares)) in chunks.enumerate() {
@@ -51,12 +52,13 @@ pub fn cross_entropy(
         // Not by the number of threads: the loss is summed in these parts.
         let rows = (targets.len() / 16).max(1).next_multiple_of(MR);
         let tasks = logits
-            .par_chunks_mut(rows * vocabulary)
-            .zip(hidden.par_chunks(rows * width))
-            .zip(targets.par_chunks(rows).zip(shares.par_chunks(rows)));
-        let parts: Vec<f64> = tasks
-            .with_max_len(1)
-            .map_init(Scratch::of_thread, |scratch, ((logits, hidden), (targets, shares))| {
+            .chunks_mut(rows * vocabulary)
+            .zip(hidden.chunks(rows * width))
+            .zip(targets.chunks(rows).zip(shares.chunks(rows)));
+        let parts: Vec<f64> = shared_out(
+            tasks,
+            Scratch::of_thread,
+            |scratch, ((logits, hidden), (targets, shares))| {
                 let sizes = [targets.len(), vocabulary, width];
                 multiply(
                     sizes,
@@ -72,46 +74,30 @@ pub fn cross_entropy(
                     f64::from(*share) * f64::from(row_loss(logits, *target as usize, *share))
                 })
                 .sum()
-            })
-            .collect();
+            },
+        );
         value += parts.iter().sum::<f64>();
         let Some(packed_rows) = &packed_rows else { continue };
         let d_hidden = &mut d_hidden[i * chunk * width..][..hidden.len()];
-        let rows = rows_per_task(targets.len());
-        d_hidden
-            .par_chunks_mut(rows * width)
-            .zip(logits.par_chunks(rows * vocabulary))
-            .with_max_len(1)
-            .for_each_init(Scratch::of_thread, |scratch, (d, logits)| {
-                let sizes = [d.len() / width, width, vocabulary];
-                multiply(
-                    sizes,
-                    View::rows(logits, vocabulary),
-                    packed_rows,
-                    d,
-                    width,
-                    Store::SET,
-                    scratch,
-                );
-            });
+        let (mut d, mut rest) = (d_hidden, &*logits);
+        let tasks = row_tasks(targets.len())
+            .map(|rows| (cut_mut(&mut d, rows * width), cut(&mut rest, rows * vocabulary)));
+        share_out(tasks, Scratch::of_thread, |scratch, (d, logits)| {
+            let sizes = [d.len() / width, width, vocabulary];
+            let logits = View::rows(logits, vocabulary);
+            multiply(sizes, logits, packed_rows, d, width, Store::SET, scratch);
+        });
         let packed_hidden = Packed::new(View::rows(hidden, width), targets.len(), width);
-        let words = rows_per_task(vocabulary);
-        d_head.par_chunks_mut(words * width).enumerate().with_max_len(1).for_each_init(
-            Scratch::of_thread,
-            |scratch, (part, d)| {
-                let sizes = [d.len() / width, width, targets.len()];
-                let logits = &logits[part * words..];
-                multiply(
-                    sizes,
-                    View::transposed(logits, vocabulary),
-                    &packed_hidden,
-                    d,
-                    width,
-                    Store::ADD,
-                    scratch,
-                );
-            },
-        );
+        let (mut d, mut word) = (d_head.as_mut_slice(), 0);
+        let tasks = row_tasks(vocabulary).map(|words| {
+            word += words;
+            (cut_mut(&mut d, words * width), &logits[word - words..])
+        });
+        share_out(tasks, Scratch::of_thread, |scratch, (d, logits)| {
+            let sizes = [d.len() / width, width, targets.len()];
+            let logits = View::transposed(logits, vocabulary);
+            multiply(sizes, logits, &packed_hidden, d, width, Store::ADD, scratch);
+        });
     }
     Loss { value: value as f32, hidden: d_hidden, head: d_head }
 }

@@ -2,18 +2,23 @@
 //! `down(silu(gate x) * up x)`.
 //!
 //! Of the squared form only `a = relu(u)^2` is kept: its slope is `2 sqrt(a)`. Of the gated form
-//! `up x` and `gate x` are kept, and the product is computed again.
+//! `up x` and `gate x` are kept, and the product is computed again. Hidden values are in panels, in which
+//! all products of both passes read them without packing them.
 
+mod backward;
 mod step;
 
+pub use backward::{Gradient, backward};
 pub use step::{Biases, Room, step};
 
-use crate::gemm::{Packed, Scratch, Store, View, multiply, rows_per_task};
-use crate::linear::{Weight, input_gradient, pack_forward, weight_gradient};
-use crate::rows::{filled, transpose};
+use crate::gemm::{
+    Layout, Packed, PanelsMut, Scratch, Store, View, block_tasks, fill_panels, multiply_panels,
+};
+use crate::linear::{self, FEW, Weight};
+use crate::rows::{cut, cut_mut, filled, filled_each};
 use crate::simd::exp;
+use crate::team::share_out;
 use crate::work;
-use rayon::prelude::*;
 
 /// The matrices.
 #[derive(Clone, Copy, Debug)]
@@ -35,133 +40,107 @@ pub struct Mlp<'a> {
 pub struct Output {
     /// `[tokens, width]`
     pub y: Vec<f32>,
-    /// What the backward pass needs, `[tokens, hidden]`: `relu(u)^2`, or `up x`.
+    /// What the backward pass needs of `[tokens, hidden]`, in an order of its own: `relu(u)^2`, or `up x`.
     pub hidden: Vec<f32>,
-    /// `[tokens, hidden]`: `gate x` of the gated form, else nothing.
+    /// The same of `gate x` of the gated form, else nothing.
     pub gate: Vec<f32>,
 }
 
-impl Mlp<'_> {
+impl<'a> Mlp<'a> {
     fn weight<'b>(&self, values: &'b [f32]) -> Weight<'b> {
         Weight { values, out: self.hidden }
+    }
+
+    /// The matrices that raise the input.
+    fn raising(&self) -> Vec<Weight<'a>> {
+        std::iter::once(self.up).chain(self.gate).map(|values| self.weight(values)).collect()
+    }
+
+    fn down(&self) -> Weight<'a> {
+        Weight { values: self.down, out: self.width }
+    }
+
+    /// Of hidden values.
+    fn layout(&self, tokens: usize) -> Layout {
+        Layout { rows: tokens, columns: self.hidden }
     }
 }
 
 /// Applies the network to `x`, `[tokens, width]`.
 pub fn forward(x: &[f32], mlp: &Mlp) -> Output {
+    let tokens = x.len() / mlp.width;
+    let (y, mut hidden) = if tokens <= FEW { few(x, mlp) } else { many(x, mlp) };
+    let gate = hidden.split_off(1).pop().unwrap_or_default();
+    Output { y, hidden: hidden.pop().unwrap_or_default(), gate }
+}
+
+/// For few tokens, whose weights are read row by row.
+fn few(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let raise = |weight: &Weight| linear::forward(x, mlp.width, std::slice::from_ref(weight));
+    let mut raised: Vec<_> = mlp.raising().iter().map(raise).collect();
+    let y = match raised.as_mut_slice() {
+        [up, gate] => {
+            let mut product = vec![0.0; up.len()];
+            multiply_gated(&mut product, up, gate);
+            linear::forward(&product, mlp.hidden, &[mlp.down()])
+        }
+        raised => {
+            raised.iter_mut().for_each(|raised| square_relu(raised));
+            linear::forward(&raised[0], mlp.hidden, &[mlp.down()])
+        }
+    };
+    let layout = mlp.layout(x.len() / mlp.width);
+    (y, raised.iter().map(|rows| layout.arranged(rows)).collect())
+}
+
+fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
     let Mlp { width, hidden, .. } = *mlp;
     let tokens = x.len() / width;
-    if let Some(gate) = mlp.gate {
-        let weights = [mlp.weight(mlp.up), mlp.weight(gate)];
-        let [up, gate] = weights.map(|weight| crate::linear::forward(x, width, &[weight]));
-        let product = gated(&up, &gate);
-        let y =
-            crate::linear::forward(&product, hidden, &[Weight { values: mlp.down, out: width }]);
-        return Output { y, hidden: up, gate };
-    }
-    if tokens <= 8 {
-        let mut a = crate::linear::forward(x, width, &[mlp.weight(mlp.up)]);
-        square_relu(&mut a);
-        let y = crate::linear::forward(&a, hidden, &[Weight { values: mlp.down, out: width }]);
-        return Output { y, hidden: a, gate: Vec::new() };
-    }
-    work::add(4 * tokens * width * hidden);
-    let up = pack_forward(mlp.weight(mlp.up), width);
-    let down = pack_forward(Weight { values: mlp.down, out: width }, hidden);
-    let mut a = Vec::new();
+    let raising = mlp.raising();
+    work::add(2 * (raising.len() + 1) * tokens * width * hidden);
+    let views = raising.iter().map(|weight| [(View::transposed(weight.values, width), hidden)]);
+    let views: Vec<_> = views.collect();
+    let down = [(View::transposed(mlp.down, hidden), width)];
+    let mut factors: Vec<_> = views.iter().map(|view| (&view[..], width)).collect();
+    factors.push((&down, hidden));
+    let packed = Packed::all(&factors);
+    let layout = mlp.layout(tokens);
+    let mut raised = Vec::new();
     let y = filled(tokens * width, |y| {
-        a = filled(tokens * hidden, |a| {
-            let rows = rows_per_task(tokens);
-            let outs = y.par_chunks_mut(rows * width).zip(a.par_chunks_mut(rows * hidden));
-            let tasks = outs.zip(x.par_chunks(rows * width));
-            tasks.with_max_len(1).for_each_init(Scratch::of_thread, |scratch, ((y, a), x)| {
-                let rows = x.len() / width;
-                let sizes = [rows, hidden, width];
-                multiply(sizes, View::rows(x, width), &up, a, hidden, Store::SET, scratch);
-                square_relu(a);
-                let sizes = [rows, width, hidden];
-                multiply(sizes, View::rows(a, hidden), &down, y, width, Store::SET, scratch);
+        raised = filled_each(raising.iter().map(|_| layout.len()), |raised| {
+            let raised: Vec<_> =
+                raised.into_iter().map(|values| PanelsMut::new(values, layout)).collect();
+            let (mut y, mut x) = (y, x);
+            let tasks = block_tasks(tokens).map(|rows| {
+                let elements = rows.len() * width;
+                (rows, cut_mut(&mut y, elements), cut(&mut x, elements))
+            });
+            let room = || (Scratch::of_thread(), Vec::new());
+            share_out(tasks, room, |(scratch, product): &mut (_, Vec<f32>), (rows, y, x)| {
+                let x = View::rows(x, width);
+                // SAFETY: this task alone works on these rows of hidden values.
+                unsafe {
+                    if let [up, gate] = &raised[..] {
+                        let here = Layout { rows: rows.len(), ..layout };
+                        product.resize(here.len(), 0.0);
+                        let product = PanelsMut::new(product, here);
+                        let finish = |panel: usize, gate: &mut [f32]| {
+                            let product = product.piece(panel, 0..rows.len());
+                            multiply_gated(product, up.piece(panel, rows.clone()), gate);
+                        };
+                        fill_panels(rows.clone(), width, x, &packed[0], up, scratch, |_, _| ());
+                        fill_panels(rows.clone(), width, x, &packed[1], gate, scratch, finish);
+                        multiply_panels(0..rows.len(), &product, &packed[2], y, Store::SET);
+                    } else {
+                        let (a, square) = (&raised[0], |_, a: &mut [f32]| square_relu(a));
+                        fill_panels(rows.clone(), width, x, &packed[0], a, scratch, square);
+                        multiply_panels(rows, a, &packed[1], y, Store::SET);
+                    }
+                }
             });
         });
     });
-    Output { y, hidden: a, gate: Vec::new() }
-}
-
-/// Gradients of [`forward`].
-#[derive(Debug)]
-pub struct Gradient {
-    /// `[tokens, width]`
-    pub x: Vec<f32>,
-    /// `[hidden, width]`
-    pub up: Vec<f32>,
-    /// `[hidden, width]`, of the gated form.
-    pub gate: Vec<f32>,
-    /// `[width, hidden]`
-    pub down: Vec<f32>,
-}
-
-/// `dy` is the gradient of [`Output::y`]; `hidden` and `gate` are those of the output.
-pub fn backward(dy: &[f32], x: &[f32], hidden: &[f32], gate: &[f32], mlp: &Mlp) -> Gradient {
-    let tokens = x.len() / mlp.width;
-    let matrices = if mlp.gate.is_some() { 3 } else { 2 };
-    work::add(4 * matrices * x.len() * mlp.hidden);
-    let packed_x = Packed::new(View::rows(x, mlp.width), tokens, mlp.width);
-    let of_input = |d: &[f32]| weight_gradient(d, mlp.hidden, mlp.hidden, &packed_x, mlp.width);
-    match mlp.gate {
-        None => {
-            let (dx, du) = relu_backward(dy, hidden, mlp);
-            let down = down_gradient(dy, hidden, mlp);
-            Gradient { x: dx, up: of_input(&du), gate: Vec::new(), down }
-        }
-        Some(gate_weight) => {
-            let product = gated(hidden, gate);
-            let down = down_gradient(dy, &product, mlp);
-            let mut d_up = product;
-            let d_product = Weight { values: mlp.down, out: mlp.width };
-            let mut d_gate = input_gradient(dy, mlp.hidden, &[d_product], 1.0);
-            gated_backward(&mut d_up, &mut d_gate, hidden, gate);
-            let mut dx = input_gradient(&d_up, mlp.width, &[mlp.weight(mlp.up)], 1.0);
-            let of_gate = input_gradient(&d_gate, mlp.width, &[mlp.weight(gate_weight)], 1.0);
-            add(&mut dx, &of_gate);
-            Gradient { x: dx, up: of_input(&d_up), gate: of_input(&d_gate), down }
-        }
-    }
-}
-
-/// `dW_down = dy^T a`, as the transpose of `a^T dy`: the narrow side is the one to pack.
-fn down_gradient(dy: &[f32], a: &[f32], mlp: &Mlp) -> Vec<f32> {
-    let Mlp { width, hidden, .. } = *mlp;
-    let packed = Packed::new(View::rows(dy, width), dy.len() / width, width);
-    let transposed = weight_gradient(a, hidden, hidden, &packed, width);
-    transpose(&transposed, width)
-}
-
-/// `dx` and `du = (dy W_down) * 2 sqrt(a)`.
-fn relu_backward(dy: &[f32], a: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<f32>) {
-    let Mlp { width, hidden, up, down, .. } = *mlp;
-    let tokens = dy.len() / width;
-    let down = Packed::new(View::rows(down, hidden), width, hidden);
-    let up = Packed::new(View::rows(up, width), hidden, width);
-    let mut du = Vec::new();
-    let dx = filled(tokens * width, |dx| {
-        du = filled(tokens * hidden, |du| {
-            let rows = rows_per_task(tokens);
-            let outs = dx.par_chunks_mut(rows * width).zip(du.par_chunks_mut(rows * hidden));
-            let tasks = outs.zip(dy.par_chunks(rows * width)).zip(a.par_chunks(rows * hidden));
-            tasks.with_max_len(1).for_each_init(
-                Scratch::of_thread,
-                |scratch, (((dx, du), dy), a)| {
-                    let rows = dy.len() / width;
-                    let sizes = [rows, hidden, width];
-                    multiply(sizes, View::rows(dy, width), &down, du, hidden, Store::SET, scratch);
-                    square_relu_backward(du, a);
-                    let sizes = [rows, width, hidden];
-                    multiply(sizes, View::rows(du, hidden), &up, dx, width, Store::SET, scratch);
-                },
-            );
-        });
-    });
-    (dx, du)
+    (y, raised)
 }
 
 simd! {
@@ -175,64 +154,10 @@ simd! {
 }
 
 simd! {
-    fn square_relu_backward(d: &mut [f32], a: &[f32]) {
-        for (d, a) in d.iter_mut().zip(a) {
-            *d *= 2.0 * a.sqrt();
-        }
-    }
-}
-
-/// Elements of one task of an elementwise pass.
-const ELEMENTS: usize = 1 << 14;
-
-/// `silu(gate) * up`.
-fn gated(up: &[f32], gate: &[f32]) -> Vec<f32> {
-    filled(up.len(), |out| {
-        let inputs = up.par_chunks(ELEMENTS).zip(gate.par_chunks(ELEMENTS));
-        let tasks = out.par_chunks_mut(ELEMENTS).zip(inputs);
-        tasks.for_each(|(out, (up, gate))| gated_part(out, up, gate));
-    })
-}
-
-simd! {
-    fn gated_part(out: &mut [f32], up: &[f32], gate: &[f32]) {
+    /// `silu(gate) * up`.
+    fn multiply_gated(out: &mut [f32], up: &[f32], gate: &[f32]) {
         for ((out, up), gate) in out.iter_mut().zip(up).zip(gate) {
             *out = up * gate / (1.0 + exp(-gate));
-        }
-    }
-}
-
-/// `d_up` is overwritten; `d_gate` enters as the gradient of the product.
-fn gated_backward(d_up: &mut [f32], d_gate: &mut [f32], up: &[f32], gate: &[f32]) {
-    let outs = d_up.par_chunks_mut(ELEMENTS).zip(d_gate.par_chunks_mut(ELEMENTS));
-    let inputs = up.par_chunks(ELEMENTS).zip(gate.par_chunks(ELEMENTS));
-    outs.zip(inputs).for_each(|((d_up, d_gate), (up, gate))| {
-        gated_backward_part(d_up, d_gate, up, gate);
-    });
-}
-
-simd! {
-    fn gated_backward_part(d_up: &mut [f32], d_gate: &mut [f32], up: &[f32], gate: &[f32]) {
-        let outs = d_up.iter_mut().zip(d_gate.iter_mut());
-        for ((d_up, d_gate), (up, gate)) in outs.zip(up.iter().zip(gate)) {
-            let sigmoid = 1.0 / (1.0 + exp(-gate));
-            let d = *d_gate;
-            *d_up = d * gate * sigmoid;
-            *d_gate = d * up * sigmoid * (1.0 + gate * (1.0 - sigmoid));
-        }
-    }
-}
-
-fn add(sum: &mut [f32], more: &[f32]) {
-    sum.par_chunks_mut(ELEMENTS).zip(more.par_chunks(ELEMENTS)).for_each(|(sum, more)| {
-        add_part(sum, more);
-    });
-}
-
-simd! {
-    fn add_part(sum: &mut [f32], more: &[f32]) {
-        for (sum, more) in sum.iter_mut().zip(more) {
-            *sum += more;
         }
     }
 }

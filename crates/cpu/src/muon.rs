@@ -3,10 +3,10 @@
 //! The factor is found by repeating `X = a X + (b A + c A^2) X`, `A = X X^T`, on the wide orientation. Its
 //! products are the largest part of an optimiser's time, so they run on the kernels of the layers.
 
-use crate::gemm::{Packed, Scratch, Store, View, multiply, rows_per_task};
+use crate::gemm::{Packed, Scratch, Store, View, multiply, row_tasks};
 use crate::rows::{filled, transpose};
+use crate::team::{each_of, share_out};
 use crate::update::{PART, scale, square_sum};
-use rayon::prelude::*;
 
 /// The rule with everything that does not depend on the element worked out: `m = mu m + (1 - mu) g`,
 /// `u = (1 - mu) g + mu m`, `w = keep w - size orth(u)`.
@@ -38,14 +38,14 @@ impl Muon<'_> {
     /// One step of one matrix of this shape.
     pub fn step(&self, values: &mut [f32], first: &mut [f32], gradient: &[f32], shape: [usize; 2]) {
         let direction = filled(first.len(), |out| {
-            let parts = out.par_chunks_mut(PART).zip(first.par_chunks_mut(PART));
-            parts.zip(gradient.par_chunks(PART)).for_each(|((out, first), gradient)| {
+            let parts = out.chunks_mut(PART).zip(first.chunks_mut(PART));
+            each_of(parts.zip(gradient.chunks(PART)), |((out, first), gradient)| {
                 advance(out, first, gradient, self.momentum);
             });
         });
         let orthogonal = self.polynomials.orthogonalise(direction, shape);
-        let parts = values.par_chunks_mut(PART).zip(orthogonal.par_chunks(PART));
-        parts.for_each(|(values, direction)| go(values, direction, self.keep, self.size));
+        let parts = values.chunks_mut(PART).zip(orthogonal.chunks(PART));
+        each_of(parts, |(values, direction)| go(values, direction, self.keep, self.size));
     }
 }
 
@@ -102,18 +102,21 @@ fn symmetric_sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Pack
 fn sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed, lower: bool) -> Vec<f32> {
     let (depth, columns) = (right.depth(), right.columns());
     let height = left.len() / depth;
-    let rows = rows_per_task(height);
     filled(height * columns, |out| {
-        let tasks = out.par_chunks_mut(rows * columns).zip(left.par_chunks(rows * depth));
+        let (mut out, mut left, mut end) = (out, left, height);
         // The longest rows first: what comes last should be short.
-        let tasks = tasks.enumerate().rev().with_max_len(1);
-        tasks.for_each_init(Scratch::of_thread, |scratch, (task, (out, left))| {
+        let tasks = row_tasks(height).map(|rows| {
+            end -= rows;
+            let out = out.split_off_mut(end * columns..).expect("rows of the result");
+            (end, out, left.split_off(end * depth..).expect("rows of the factor"))
+        });
+        share_out(tasks, Scratch::of_thread, |scratch, (first, out, left)| {
             let add = !old.is_empty();
             if add {
-                copy_scaled(out, &old[task * rows * columns..], share);
+                copy_scaled(out, &old[first * columns..], share);
             }
             let height = out.len() / columns;
-            let width = if lower { task * rows + height } else { columns };
+            let width = if lower { first + height } else { columns };
             let left = View::rows(left, depth);
             let store = Store { scale, add };
             multiply([height, width, depth], left, right, out, columns, store, scratch);

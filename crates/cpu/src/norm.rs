@@ -2,7 +2,7 @@
 
 use crate::rows::filled;
 use crate::simd::dot;
-use rayon::prelude::*;
+use crate::team::{each_of, shared_out};
 
 /// Rows of one task.
 const TILE: usize = 64;
@@ -11,7 +11,7 @@ const TILE: usize = 64;
 pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let tile = TILE * gain.len();
     filled(x.len(), |y| {
-        y.par_chunks_mut(tile).zip(x.par_chunks(tile)).for_each(|(y, x)| rows(y, x, gain, eps));
+        each_of(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| rows(y, x, gain, eps));
     })
 }
 
@@ -33,16 +33,16 @@ pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec
     let tile = TILE * width;
     let mut parts = Vec::new();
     let dx = filled(x.len(), |dx| {
-        let inputs = dy.par_chunks(tile).zip(x.par_chunks(tile));
-        parts = dx
-            .par_chunks_mut(tile)
-            .zip(inputs)
-            .map(|(dx, (dy, x))| {
+        let inputs = dy.chunks(tile).zip(x.chunks(tile));
+        parts = shared_out(
+            dx.chunks_mut(tile).zip(inputs),
+            || (),
+            |(), (dx, (dy, x))| {
                 let mut d_gain = vec![0.0; width];
                 rows_backward(dx, &mut d_gain, dy, x, gain, eps);
                 d_gain
-            })
-            .collect();
+            },
+        );
     });
     let mut d_gain = vec![0.0; width];
     for part in &parts {

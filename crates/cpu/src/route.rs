@@ -1,7 +1,7 @@
 //! Which tokens of a batch a sub-layer runs for.
 
 use crate::rows::filled;
-use rayon::prelude::*;
+use crate::team::each_of;
 use std::sync::Arc;
 
 /// Tokens of one task.
@@ -70,8 +70,8 @@ impl Route {
     pub fn gather(&self, rows: &[f32], width: usize) -> Vec<f32> {
         debug_assert_eq!(rows.len(), self.tokens * width);
         filled(self.len() * width, |out| {
-            let parts = out.par_chunks_mut(TOKENS * width).zip(self.running.par_chunks(TOKENS));
-            parts.for_each(|(out, running)| {
+            let parts = out.chunks_mut(TOKENS * width).zip(self.running.chunks(TOKENS));
+            each_of(parts, |(out, running)| {
                 for (out, &token) in out.chunks_exact_mut(width).zip(running) {
                     out.copy_from_slice(&rows[token as usize * width..][..width]);
                 }
@@ -107,7 +107,7 @@ impl Route {
         width: usize,
         change: impl Fn(&mut [f32], Option<&[f32]>) + Sync,
     ) {
-        all.par_chunks_mut(TOKENS * width).enumerate().for_each(|(part, all)| {
+        each_of(all.chunks_mut(TOKENS * width).enumerate(), |(part, all)| {
             let first = part * TOKENS;
             let mut next = self.running.partition_point(|&token| (token as usize) < first);
             for (t, row) in all.chunks_exact_mut(width).enumerate() {

@@ -1,6 +1,6 @@
 //! Steps of an optimiser over whole tensors, and norms of gradients.
 
-use rayon::prelude::*;
+use crate::team::{each_of, shared_out};
 
 /// Elements of one task: their values, gradients and means fit into the L2 cache.
 pub(crate) const PART: usize = 1 << 14;
@@ -24,9 +24,9 @@ pub struct AdamW {
 impl AdamW {
     /// One step of one tensor.
     pub fn step(self, values: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32]) {
-        let parts = values.par_chunks_mut(PART).zip(first.par_chunks_mut(PART));
-        let more = second.par_chunks_mut(PART).zip(gradient.par_chunks(PART));
-        parts.zip(more).for_each(|((values, first), (second, gradient))| {
+        let parts = values.chunks_mut(PART).zip(first.chunks_mut(PART));
+        let more = second.chunks_mut(PART).zip(gradient.chunks(PART));
+        each_of(parts.zip(more), |((values, first), (second, gradient))| {
             adamw(self, values, first, second, gradient);
         });
     }
@@ -48,8 +48,8 @@ simd! {
 
 /// The sum of squares, added in f64 and in the same order on any number of threads.
 pub fn square_sum(values: &[f32]) -> f64 {
-    let parts: Vec<f64> = values.par_chunks(PART).map(square_sum_part).collect();
-    parts.iter().sum()
+    let parts = shared_out(values.chunks(PART), || (), |(), part| square_sum_part(part));
+    parts.into_iter().sum()
 }
 
 simd! {
@@ -69,7 +69,7 @@ simd! {
 
 /// Multiplies every element.
 pub fn scale(values: &mut [f32], factor: f32) {
-    values.par_chunks_mut(PART).for_each(|part| scale_part(part, factor));
+    each_of(values.chunks_mut(PART), |part| scale_part(part, factor));
 }
 
 simd! {

@@ -1,7 +1,7 @@
 //! Matrix times vector, for steps of one token: every weight is read once, in order.
 
 use crate::simd::dot;
-use rayon::prelude::*;
+use crate::team::each_of;
 
 /// Elements below which a second thread costs more than it brings.
 const ALONE: usize = 1 << 15;
@@ -13,9 +13,8 @@ pub fn matrix_times(matrix: &[f32], x: &[f32], y: &mut [f32]) {
         return rows_times(matrix, x, y);
     }
     let rows = (ALONE / 2).div_ceil(inputs);
-    y.par_chunks_mut(rows)
-        .zip(matrix.par_chunks(rows * inputs))
-        .for_each(|(y, matrix)| rows_times(matrix, x, y));
+    let tasks = y.chunks_mut(rows).zip(matrix.chunks(rows * inputs));
+    each_of(tasks, |(y, matrix)| rows_times(matrix, x, y));
 }
 
 simd! {

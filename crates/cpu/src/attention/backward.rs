@@ -1,15 +1,16 @@
 //! From the gradient of the mixed values to that of the projections.
 
-use super::heads::return_head;
+use super::heads::return_heads;
+use super::live::{CHUNK, Live};
 use super::plan::{Part, Plan};
 use super::slots::{SlotPass, slots_backward};
-use super::table::{Columns, Inputs, Table};
+use super::table::{Inputs, Table};
 use super::{KEYS, QUERIES, Room, Shape, Slots, value_tiles};
 use crate::gemm::{Packed, Store, View, multiply};
-use crate::rows::filled;
-use crate::simd::{add_scaled, dot, exp};
+use crate::rows::{Columns, filled};
+use crate::simd::{add_scaled, dot, exp, prefetch};
+use crate::team::shared_out;
 use crate::work;
-use rayon::prelude::*;
 
 /// Gradients of [`forward()`](super::forward()).
 #[derive(Debug)]
@@ -127,8 +128,7 @@ pub(super) fn unmix(
     let d_slot_keys = Columns::new(&mut rest.slot_keys, slot_width);
     let d_slot_values = Columns::new(&mut rest.slot_values, slot_width);
     let tasks: Vec<_> = plan.tasks(shape.kv_heads).collect();
-    let tasks = tasks.into_par_iter().with_max_len(1);
-    let gains = tasks.map_init(Room::of_thread, |room, (part, kv_head)| {
+    let gains = shared_out(tasks.into_iter(), Room::of_thread, |room, (part, kv_head)| {
         let room: &mut Room = room;
         let mut gains = HeadGains::new(shape);
         room.take_keys(inputs, &part, kv_head, shape);
@@ -150,30 +150,24 @@ pub(super) fn unmix(
             };
             let (d_keys, d_values) = (&d_slot_keys, &d_slot_values);
             slots_backward(&mut back.d_queries, d_keys, d_values, &pass, slots, shape);
-            for ((row, t), d) in part.queries.rows().zip(back.d_queries.chunks_exact_mut(dim)) {
-                let at = shape.head_at(head);
-                // SAFETY: this task alone writes these heads of this sequence, here and below.
-                let to = unsafe { to.queries.row(row, at, dim) };
-                let x = inputs.queries.row(row, at, dim);
-                return_head(to, d, x, t, shape, shape.query_gain(), &mut gains.query);
-            }
+            let (at, gain) = (shape.head_at(head), shape.query_gain());
+            let (from, places) = (&inputs.queries, &part.queries);
+            let d = &mut back.d_queries;
+            return_heads(&to.queries, at, places, d, from, shape, gain, &mut gains.query);
         }
-        let d_keys = room.back.d_keys.chunks_exact_mut(dim);
+        let (at, gain) = (shape.head_at(kv_head), shape.key_gain());
+        let (from, places) = (&inputs.key_values, &part.keys);
+        let d = &mut room.back.d_keys;
+        return_heads(&to.key_values, at, places, d, from, shape, gain, &mut gains.key);
         let d_values = room.back.d_values.chunks_exact(dim);
-        for ((row, t), (d_key, d_value)) in part.keys.rows().zip(d_keys.zip(d_values)) {
-            let at = shape.head_at(kv_head);
-            // SAFETY: as above.
-            let (to_key, to_value) = unsafe {
-                let value_at = shape.value_at(kv_head);
-                (to.key_values.row(row, at, dim), to.key_values.row(row, value_at, dim))
-            };
-            let x = inputs.key_values.row(row, at, dim);
-            return_head(to_key, d_key, x, t, shape, shape.key_gain(), &mut gains.key);
-            to_value.copy_from_slice(d_value);
+        for (row, d_value) in (part.keys.first..).zip(d_values) {
+            // SAFETY: this task alone writes these heads of this sequence.
+            let to = unsafe { to.key_values.row(row, shape.value_at(kv_head), dim) };
+            to.copy_from_slice(d_value);
         }
         gains
     });
-    for part in gains.collect::<Vec<_>>() {
+    for part in gains {
         add_scaled(&mut rest.query_gain, 1.0, &part.query);
         add_scaled(&mut rest.key_gain, 1.0, &part.key);
     }
@@ -229,6 +223,12 @@ simd! {
     ) {
         for (t, (d, sum)) in d_out.chunks_exact_mut(dim).zip(sums).enumerate() {
             let row = t * width..t * width + dim;
+            // As in `take_head`.
+            for rows in [d_mixed, mixed] {
+                if let Some(ahead) = rows.get((t + 8) * width..(t + 8) * width + dim) {
+                    prefetch(ahead);
+                }
+            }
             d.copy_from_slice(&d_mixed[row.clone()]);
             *sum = dot(d, &mixed[row]);
         }
@@ -335,19 +335,15 @@ simd! {
         let sights = of_rows.sights[0].iter().zip(of_rows.sights[1]);
         for ((scores, d_scores), ((log_sum, sum), (first, seen))) in rows.zip(sums.zip(sights)) {
             let within = |key: &u32| (*key as usize).saturating_sub(start).min(keys);
-            let (first, seen) = (within(first), within(seen));
-            for row in [&mut scores[..keys], &mut d_scores[..keys]] {
-                row[..first].fill(0.0);
-                row[seen..].fill(0.0);
-            }
-            let (live, d_live) = (&mut scores[first..seen], &mut d_scores[first..seen]);
-            // Two simple loops over copies of the row's numbers: the compiler vectorises each of them.
+            let live = Live::of(within(first)..within(seen), keys);
+            let (weights, gradients) = (live.chunks(scores), live.gradient_chunks(d_scores));
+            let (Some(weights), Some(gradients)) = (weights, gradients) else { continue };
             let (log_sum, sum) = (*log_sum, *sum);
-            for score in live.iter_mut() {
-                *score = exp(*score - log_sum);
-            }
-            for (d, weight) in d_live.iter_mut().zip(live.iter()) {
-                *d = weight * (*d - sum) * scale;
+            for (weights, gradients) in weights.iter_mut().zip(gradients) {
+                for j in 0..CHUNK {
+                    weights[j] = exp(weights[j] - log_sum);
+                    gradients[j] = weights[j] * (gradients[j] - sum) * scale;
+                }
             }
         }
     }

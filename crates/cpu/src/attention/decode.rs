@@ -4,11 +4,11 @@
 //! route skips may be added without asking, or be left out.
 
 use super::Shape;
-use super::forward::max;
+use super::forward::largest;
 use super::heads::turn;
 use crate::simd::{add_scaled, dot, exp};
+use crate::team::each_of;
 use crate::work;
-use rayon::prelude::*;
 
 /// Keys and values of one layer, for one sequence.
 #[derive(Clone, Debug, Default)]
@@ -126,8 +126,8 @@ impl KeyValues {
             let heads = self.heads.iter_mut().zip(mixed.chunks_exact_mut(group * dim));
             heads.enumerate().for_each(work);
         } else {
-            let heads = self.heads.par_iter_mut().zip(mixed.par_chunks_exact_mut(group * dim));
-            heads.enumerate().for_each(work);
+            let heads = self.heads.iter_mut().zip(mixed.chunks_exact_mut(group * dim));
+            each_of(heads.enumerate(), work);
         }
     }
 }
@@ -158,7 +158,9 @@ simd! {
         for (score, key) in scores.iter_mut().zip(keys.chunks_exact(dim)) {
             *score = scale * dot(query, key);
         }
-        let largest = max(scores, f32::NEG_INFINITY);
+        let (chunks, rest) = scores.as_chunks();
+        let start = rest.iter().fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a });
+        let largest = largest(chunks, start);
         let mut sum = 0.0;
         for score in scores.iter_mut() {
             *score = exp(*score - largest);

@@ -1,14 +1,15 @@
 //! From projections to mixed values.
 
+use super::live::{CHUNK, Live};
 use super::plan::{Part, Plan};
 use super::slots::add_slots;
-use super::table::{Columns, Inputs};
+use super::table::Inputs;
 use super::{KEYS, QUERIES, Room, Shape, Slots, value_tiles};
 use crate::gemm::{Packed, Store, View, multiply};
-use crate::rows::filled;
+use crate::rows::{Columns, filled};
 use crate::simd::exp;
+use crate::team::share_out;
 use crate::work;
-use rayon::prelude::*;
 
 /// What [`forward`] returns.
 #[derive(Debug)]
@@ -39,8 +40,7 @@ pub(super) fn mix(inputs: &Inputs, plan: &Plan, shape: &Shape, slots: &Slots) ->
     let tasks: Vec<_> = tasks.collect();
     let mixed = filled(plan.queries() * width, |mixed| {
         let mixed = Columns::new(mixed, width);
-        let tasks = tasks.into_par_iter().with_max_len(1);
-        tasks.for_each_init(Room::of_thread, |room, (part, kv_head, log_sums)| {
+        share_out(tasks.into_iter(), Room::of_thread, |room, (part, kv_head, log_sums)| {
             room.take_keys(inputs, &part, kv_head, shape);
             room.pack_values(inputs, &part, kv_head, shape);
             for (g, log_sums) in log_sums.chunks_exact_mut(part.queries.len()).enumerate() {
@@ -145,11 +145,10 @@ simd! {
         let rows = scores.chunks_exact_mut(KEYS).zip(out.chunks_exact_mut(dim)).zip(softmax);
         for (((scores, out), softmax), (first, seen)) in rows.zip(sights[0].iter().zip(sights[1])) {
             let within = |key: &u32| (*key as usize).saturating_sub(start).min(keys);
-            let (live, future) = scores[..keys].split_at_mut(within(seen));
-            let (past, live) = live.split_at_mut(within(first));
-            past.fill(0.0);
-            future.fill(0.0);
-            let largest = max(live, softmax.largest);
+            let Some(live) = Live::of(within(first)..within(seen), keys).chunks(scores) else {
+                continue;
+            };
+            let largest = largest(live, softmax.largest);
             if largest > softmax.largest && softmax.sum > 0.0 {
                 let shrink = exp(softmax.largest - largest);
                 softmax.sum *= shrink;
@@ -161,37 +160,27 @@ simd! {
     }
 }
 
+/// The largest of all elements and `start`.
 #[inline(always)]
-pub(super) fn max(values: &[f32], start: f32) -> f32 {
-    let mut lanes = [start; 16];
-    let chunks = values.chunks_exact(16);
-    let mut largest = chunks.remainder().iter().fold(start, |a, b| if *b > a { *b } else { a });
+pub(super) fn largest(chunks: &[[f32; CHUNK]], start: f32) -> f32 {
+    let mut lanes = [start; CHUNK];
     for chunk in chunks {
-        for j in 0..16 {
+        for j in 0..CHUNK {
             lanes[j] = if chunk[j] > lanes[j] { chunk[j] } else { lanes[j] };
         }
     }
-    for lane in lanes {
-        largest = if lane > largest { lane } else { largest };
-    }
-    largest
+    lanes.into_iter().fold(start, |a, b| if b > a { b } else { a })
 }
 
 /// `x = exp(x - shift)`; returns the sum.
 #[inline(always)]
-fn exponentials(values: &mut [f32], shift: f32) -> f32 {
-    let mut lanes = [0f32; 16];
-    let mut chunks = values.chunks_exact_mut(16);
-    for chunk in &mut chunks {
-        for j in 0..16 {
+fn exponentials(chunks: &mut [[f32; CHUNK]], shift: f32) -> f32 {
+    let mut lanes = [0f32; CHUNK];
+    for chunk in chunks {
+        for j in 0..CHUNK {
             chunk[j] = exp(chunk[j] - shift);
             lanes[j] += chunk[j];
         }
     }
-    let mut sum = crate::simd::total(lanes);
-    for value in chunks.into_remainder() {
-        *value = exp(*value - shift);
-        sum += *value;
-    }
-    sum
+    crate::simd::total(lanes)
 }

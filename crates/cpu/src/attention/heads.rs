@@ -1,6 +1,9 @@
 //! Single heads of rows: norm and rotation on the way in, and the way back out.
 
 use super::Shape;
+use super::plan::Places;
+use super::table::Table;
+use crate::rows::Columns;
 use crate::simd::{dot, prefetch};
 
 simd! {
@@ -80,23 +83,43 @@ fn rotate_in_place(x: &mut [f32], t: usize, shape: &Shape, direction: f32) {
 }
 
 simd! {
-    /// Undoes the rotation and the norm of one head's gradient. `d` is used up.
-    pub(super) fn return_head(
-        out: &mut [f32], d: &mut [f32], x: &[f32], t: usize, shape: &Shape,
+    /// Undoes the rotation and the norm of a head's gradient `d`, which is used up, and writes it to the columns from
+    /// `column` on, where `from` has the head. No other task touches these columns of these rows.
+    pub(super) fn return_heads(
+        to: &Columns, column: usize, places: &Places, d: &mut [f32], from: &Table, shape: &Shape,
         gain: Option<(&[f32], f32)>, d_gain: &mut [f32],
     ) {
-        let Some((gain, eps)) = gain else {
-            return rotate(out, d, t, shape, -1.0);
-        };
-        rotate_in_place(d, t, shape, -1.0);
-        let inverse = inverse_rms(x, eps);
-        for (((d, x), gain), d_gain) in d.iter_mut().zip(x).zip(gain).zip(d_gain) {
-            *d_gain += *d * x * inverse;
-            *d *= gain;
+        let dim = shape.head_dim;
+        for (r, d) in d.chunks_exact_mut(dim).enumerate() {
+            let (row, t) = (places.first + r, places.positions[r] as usize);
+            // SAFETY: this task's alone, as said above.
+            let out = unsafe { to.row(row, column, dim) };
+            let Some(gain) = gain else {
+                rotate(out, d, t, shape, -1.0);
+                continue;
+            };
+            rotate_in_place(d, t, shape, -1.0);
+            leave_norm(out, d, from.row(row, column, dim), gain, d_gain);
         }
-        let along = dot(d, x) * inverse * inverse * inverse / x.len() as f32;
-        for ((out, d), x) in out.iter_mut().zip(d).zip(x) {
-            *out = *d * inverse - x * along;
-        }
+    }
+}
+
+/// Undoes the norm of one head `x` for its gradient `d`.
+#[inline(always)]
+fn leave_norm(
+    out: &mut [f32],
+    d: &mut [f32],
+    x: &[f32],
+    (gain, eps): (&[f32], f32),
+    d_gain: &mut [f32],
+) {
+    let inverse = inverse_rms(x, eps);
+    for (((d, x), gain), d_gain) in d.iter_mut().zip(x).zip(gain).zip(d_gain) {
+        *d_gain += *d * x * inverse;
+        *d *= gain;
+    }
+    let along = dot(d, x) * inverse * inverse * inverse / x.len() as f32;
+    for ((out, d), x) in out.iter_mut().zip(d).zip(x) {
+        *out = *d * inverse - x * along;
     }
 }

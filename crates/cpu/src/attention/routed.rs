@@ -4,10 +4,10 @@
 use super::backward::{Gradients, Kept, Rest, unmix};
 use super::forward::mix;
 use super::plan::Plan;
-use super::table::{Columns, Inputs};
+use super::table::Inputs;
 use super::{Keys, Output, Shape, Slots};
 use crate::Route;
-use crate::rows::filled;
+use crate::rows::{Columns, filled};
 
 /// Gradients of [`forward_routed()`].
 #[derive(Debug)]

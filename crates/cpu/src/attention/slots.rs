@@ -4,7 +4,7 @@
 use super::Shape;
 use super::forward::Softmax;
 use super::plan::Part;
-use super::table::Columns;
+use crate::rows::Columns;
 use crate::simd::{add_scaled, dot, exp};
 
 /// What earlier blocks left for every token.

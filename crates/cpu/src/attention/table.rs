@@ -63,36 +63,3 @@ impl<'a> Inputs<'a> {
         }
     }
 }
-
-/// Rows of a matrix of which each task writes other columns.
-pub(super) struct Columns {
-    data: *mut f32,
-    length: usize,
-    width: usize,
-    first: usize,
-}
-
-// SAFETY: `row` is only called for parts that no other task touches.
-unsafe impl Sync for Columns {}
-
-impl Columns {
-    pub(super) fn new(data: &mut [f32], width: usize) -> Self {
-        Self { data: data.as_mut_ptr(), length: data.len(), width, first: 0 }
-    }
-
-    /// Without the first columns.
-    pub(super) fn after(&self, columns: usize) -> Self {
-        Self { first: self.first + columns, ..*self }
-    }
-
-    /// # Safety
-    /// No other reference to these elements may exist.
-    #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn row(&self, row: usize, column: usize, count: usize) -> &mut [f32] {
-        let column = self.first + column;
-        let at = row * self.width + column;
-        assert!(column + count <= self.width && at + count <= self.length);
-        // SAFETY: within the matrix, and the caller's alone.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(at), count) }
-    }
-}

@@ -1,12 +1,13 @@
 //! Copying factors into the order in which the tiles read them.
 
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{KC, MR, NR, View};
-use crate::rows::filled;
-use crate::simd::prefetch;
-use rayon::prelude::*;
+use crate::rows::filled_each;
+use crate::team::each_of;
 
-/// How many rows before it is needed a row is asked for.
-const AHEAD: usize = 6;
+/// Panels that one task packs.
+const GROUP: usize = 4;
 
 /// The right factor `[k, n]`: by blocks of depth, by panels of columns.
 #[derive(Debug, Default)]
@@ -25,28 +26,40 @@ impl Packed {
     /// Packs matrices with as many columns each side by side, as if they were one. All but the last must
     /// fill their panels.
     pub(crate) fn side_by_side(parts: &[(View, usize)], k: usize) -> Self {
-        let n: usize = parts.iter().map(|(_, n)| n).sum();
-        debug_assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)));
-        let panels = n.div_ceil(NR);
-        let data = filled(k * panels * NR, |data| {
-            let blocks = data.par_chunks_mut(KC * panels * NR).enumerate();
-            blocks.for_each(|(block, data)| {
-                let depth = data.len() / (panels * NR);
-                data.par_chunks_mut(depth * NR).enumerate().with_min_len(4).for_each(
-                    |(panel, out)| {
-                        let mut column = panel * NR;
-                        for &(b, n) in parts {
-                            if column < n {
-                                let columns = NR.min(n - column);
-                                return pack_panel(out, b, block * KC, column, columns);
-                            }
-                            column -= n;
+        Self::all(&[(parts, k)]).pop().unwrap_or_default()
+    }
+
+    /// Packs several factors at once, each of parts as in [`Self::side_by_side`] and of so many rows.
+    pub(crate) fn all(factors: &[(&[(View, usize)], usize)]) -> Vec<Self> {
+        let columns = |parts: &[(View, usize)]| parts.iter().map(|(_, n)| n).sum::<usize>();
+        let panels = |parts: &[(View, usize)]| columns(parts).div_ceil(NR);
+        let lengths = factors.iter().map(|(parts, k)| k * panels(parts) * NR);
+        let vectors = filled_each(lengths, |vectors| {
+            let mut tasks = Vec::new();
+            for (data, (parts, _)) in vectors.into_iter().zip(factors) {
+                debug_assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)));
+                let panels = panels(parts);
+                for (block, data) in data.chunks_mut((KC * panels * NR).max(1)).enumerate() {
+                    let depth = data.len() / (panels * NR);
+                    let groups = data.chunks_mut(GROUP * depth * NR).enumerate();
+                    tasks.extend(groups.map(|(group, data)| (*parts, block, depth, group, data)));
+                }
+            }
+            each_of(tasks.into_iter(), |(parts, block, depth, group, data)| {
+                for (panel, out) in data.chunks_mut(depth * NR).enumerate() {
+                    let mut column = (group * GROUP + panel) * NR;
+                    for &(b, n) in parts {
+                        if column < n {
+                            pack_panel(out, b, block * KC, column, NR.min(n - column));
+                            break;
                         }
-                    },
-                );
+                        column -= n;
+                    }
+                }
             });
         });
-        Self { data, k, n }
+        let packed = vectors.into_iter().zip(factors);
+        packed.map(|(data, (parts, k))| Self { data, k: *k, n: columns(parts) }).collect()
     }
 
     /// Packs `b` into the memory of an earlier one, on this thread.
@@ -80,9 +93,21 @@ impl Packed {
     }
 }
 
+/// One panel: `columns` columns from `column`, as many rows from `start` as `out` has room for.
+fn pack_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if b.row == 1 && b.column != 1 && columns == NR && !crate::simd::is_portable() {
+        let columns = &b.data[start + column * b.column..];
+        assert!(columns.len() >= (NR - 1) * b.column + out.len() / NR);
+        // SAFETY: AVX2 was detected, and there are as many elements in each column as rows in the panel.
+        return unsafe { avx2::pack_columns(out, columns, b.column) };
+    }
+    pack_any_panel(out, b, start, column, columns);
+}
+
 simd! {
     /// One panel: `columns` columns from `column`, as many rows from `start` as `out` has room for.
-    fn pack_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: usize) {
+    fn pack_any_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: usize) {
         let first = start * b.row + column * b.column;
         if b.column == 1 && columns == NR {
             for (p, out) in out.as_chunks_mut::<NR>().0.iter_mut().enumerate() {
@@ -110,15 +135,8 @@ simd! {
                     continue;
                 }
                 let from = first + group * 8 * b.row + j * b.column;
-                if b.row == 1 && depth == 8 {
-                    let source: &[f32; 8] = b.data[from..from + 8].try_into().expect("eight");
-                    for p in 0..8 {
-                        out[p * NR + j] = source[p];
-                    }
-                } else {
-                    for p in 0..depth {
-                        out[p * NR + j] = b.data[from + p * b.row];
-                    }
+                for p in 0..depth {
+                    out[p * NR + j] = b.data[from + p * b.row];
                 }
             }
         }
@@ -130,43 +148,56 @@ pub(super) fn panel_stride(depth: usize) -> usize {
     depth * MR + NR
 }
 
-simd! {
-    /// Rows of `depth` elements into panels of [`MR`] rows.
-    pub(super) fn pack_rows(
-        out: &mut [f32], stride: usize, a: &[f32], lda: usize, m: usize, depth: usize,
-    ) {
-        for (i, out) in out.chunks_mut(stride).enumerate().take(m.div_ceil(MR)) {
-            let rows = MR.min(m - i * MR);
-            let row = |r: usize| &a[(i * MR + r.min(rows - 1)) * lda..][..depth];
-            let rows: [&[f32]; MR] = std::array::from_fn(row);
-            for (p, out) in out.as_chunks_mut::<MR>().0.iter_mut().enumerate().take(depth) {
-                *out = [rows[0][p], rows[1][p], rows[2][p], rows[3][p], rows[4][p], rows[5][p]];
-            }
-        }
+/// Rows of `depth` elements into panels of [`MR`] rows.
+pub(super) fn pack_rows(
+    out: &mut [f32],
+    stride: usize,
+    a: &[f32],
+    lda: usize,
+    m: usize,
+    depth: usize,
+) {
+    for (i, out) in out.chunks_mut(stride).enumerate().take(m.div_ceil(MR)) {
+        let last = MR.min(m - i * MR) - 1;
+        let row = |r: usize| &a[(i * MR + r.min(last)) * lda..][..depth];
+        pack_tile(out, std::array::from_fn(row), MR * lda);
     }
 }
 
-simd! {
-    /// `[k, m]` rows into panels of [`MR`] columns.
-    pub(super) fn pack_transposed(
-        out: &mut [f32], stride: usize, a: &[f32], lda: usize, m: usize, depth: usize,
-    ) {
-        for p in 0..depth {
-            // Rows lie on pages of their own, where the hardware does not look ahead.
-            if let Some(ahead) = a.get((p + AHEAD) * lda..(p + AHEAD) * lda + m) {
-                prefetch(ahead);
-            }
-            let (full, rest) = a[p * lda..p * lda + m].as_chunks::<MR>();
-            for (tile, six) in out[p * MR..].chunks_mut(stride).zip(full) {
-                // A copy of known length is a few moves, not a call.
-                if let Some(out) = tile.first_chunk_mut::<MR>() {
-                    *out = *six;
-                }
-            }
-            if !rest.is_empty() {
-                let at = (m / MR) * stride + p * MR;
-                out[at..at + rest.len()].copy_from_slice(rest);
-            }
+fn pack_tile(out: &mut [f32], rows: [&[f32]; MR], ahead: usize) {
+    let mut packed = 0;
+    #[cfg(target_arch = "x86_64")]
+    if !crate::simd::is_portable() {
+        // SAFETY: AVX2 was detected.
+        packed = unsafe { avx2::pack_tile(out, rows, ahead) };
+    }
+    for (p, out) in
+        out.as_chunks_mut::<MR>().0.iter_mut().enumerate().take(rows[0].len()).skip(packed)
+    {
+        *out = rows.map(|row| row[p]);
+    }
+}
+
+/// `[k, m]` rows into panels of [`MR`] columns. What lies behind the `depth * MR` elements of a panel is
+/// overwritten.
+pub(super) fn pack_transposed(
+    out: &mut [f32],
+    stride: usize,
+    a: &[f32],
+    lda: usize,
+    m: usize,
+    depth: usize,
+) {
+    let mut tiles = 0;
+    #[cfg(target_arch = "x86_64")]
+    if !crate::simd::is_portable() {
+        // SAFETY: AVX2 was detected.
+        tiles = unsafe { avx2::pack_transposed(out, stride, a, lda, m, depth) };
+    }
+    for p in 0..depth {
+        let rest = a[p * lda..p * lda + m][tiles * MR..].chunks(MR);
+        for (tile, rest) in out[p * MR..].chunks_mut(stride).skip(tiles).zip(rest) {
+            tile[..rest.len()].copy_from_slice(rest);
         }
     }
 }

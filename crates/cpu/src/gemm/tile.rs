@@ -3,19 +3,78 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::{MR, NR, Store};
+use std::marker::PhantomData;
 
-/// Where the micro-kernel finds A: element `(r, p)` of tile i at `i * tile + r * row + p * step`.
+/// Where the micro-kernel finds A.
 #[derive(Clone, Copy)]
 pub(super) struct A<'a> {
-    pub(super) data: &'a [f32],
-    pub(super) row: usize,
-    pub(super) step: usize,
-    pub(super) tile: usize,
+    /// Not a slice: between the elements of these rows may be those of others, which other tasks write.
+    data: *const f32,
+    length: usize,
+    pub(super) order: Order,
+    /// From one tile to the next.
+    tile: usize,
+    lives: PhantomData<&'a f32>,
 }
 
-impl A<'_> {
+/// How the elements of a tile of A lie.
+#[derive(Clone, Copy)]
+pub(super) enum Order {
+    /// Row by row, so far apart.
+    Rows { row: usize },
+    /// Column by column, [`MR`] elements each.
+    Packed,
+    /// In rows of [`NR`] elements, with panels so far apart.
+    Panels { stride: usize },
+}
+
+impl<'a> A<'a> {
+    pub(super) fn new(data: &'a [f32], order: Order, tile: usize) -> Self {
+        // SAFETY: a slice can be read.
+        unsafe { Self::from_raw(data.as_ptr(), data.len(), order, tile) }
+    }
+
+    /// # Safety
+    /// Whatever lies in these rows must be readable for `'a`.
+    pub(super) unsafe fn from_raw(
+        data: *const f32,
+        length: usize,
+        order: Order,
+        tile: usize,
+    ) -> Self {
+        Self { data, length, order, tile, lives: PhantomData }
+    }
+
     pub(super) fn of_tile(self, index: usize) -> Self {
-        Self { data: &self.data[index * self.tile..], ..self }
+        let first = index * self.tile;
+        assert!(first <= self.length);
+        // SAFETY: within the same memory.
+        Self { data: unsafe { self.data.add(first) }, length: self.length - first, ..self }
+    }
+
+    pub(super) fn as_ptr(self) -> *const f32 {
+        self.data
+    }
+
+    /// Whether so many whole tiles can be read.
+    fn has(self, tiles: usize, rows: usize, depth: usize) -> bool {
+        self.length > (tiles - 1) * self.tile + self.at(rows - 1, depth - 1)
+    }
+
+    /// Element `(r, p)` of the first tile.
+    fn element(self, r: usize, p: usize) -> f32 {
+        assert!(self.has(1, r + 1, p + 1));
+        // SAFETY: it is there.
+        unsafe { *self.data.add(self.at(r, p)) }
+    }
+
+    /// Where element `(r, p)` of the first tile is.
+    fn at(self, r: usize, p: usize) -> usize {
+        match self.order {
+            Order::Rows { row } => r * row + p,
+            Order::Packed => p * MR + r,
+            Order::Panels { stride } => p / NR * stride + r * NR + p % NR,
+        }
     }
 }
 
@@ -61,8 +120,7 @@ fn full_tiles(
     ldc: usize,
     store: Store,
 ) {
-    let last = (tiles - 1) * a.tile + (MR - 1) * a.row + (depth - 1) * a.step;
-    assert!(a.data.len() > last && b.len() >= depth * NR);
+    assert!(a.has(tiles, MR, depth) && b.len() >= depth * NR);
     assert!(c.len() >= (tiles * MR - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
     if !crate::simd::is_portable() {
@@ -76,7 +134,7 @@ fn full_tiles(
 
 /// One tile of fewer rows.
 fn some_rows(rows: usize, depth: usize, a: A, b: &[f32], c: &mut [f32], ldc: usize, store: Store) {
-    assert!(rows <= MR && a.data.len() > (rows - 1) * a.row + (depth - 1) * a.step);
+    assert!(rows <= MR && a.has(1, rows, depth));
     assert!(b.len() >= depth * NR && c.len() >= (rows - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
     if !crate::simd::is_portable() {
@@ -99,7 +157,7 @@ fn portable_kernel(
     for r in 0..rows {
         let mut sums = [0f32; NR];
         for (p, b) in b.as_chunks::<NR>().0.iter().take(depth).enumerate() {
-            let x = a.data[r * a.row + p * a.step];
+            let x = a.element(r, p);
             for j in 0..NR {
                 sums[j] += x * b[j];
             }

@@ -22,9 +22,10 @@
 mod walk;
 
 use super::norm::{Normed, inverse_rms, multiply_by_gain, scale_by_gain};
-use super::tiles::{TilesMut, each_tile, sum_of_partials, tile, tile_count};
+use super::tiles::{TilesMut, sum_of_partials, tile, tile_count};
 use super::{Gradient, Stream, Walk};
 use crate::rows::{Rows, filled};
+use crate::team::each_of;
 use std::sync::Arc;
 use walk::AdditiveWalk;
 
@@ -165,7 +166,7 @@ impl Stream for Additive {
                     post_inverse_rms: post.take(),
                     pre_inverse_rms: pre.take(),
                 });
-                each_tile(tiles.collect(), |tile| go_forward(tile, step.skip, norms, width, eps));
+                each_of(tiles, |tile| go_forward(tile, step.skip, norms, width, eps));
             });
         });
         let sum: Rows = if before.is_some() { Arc::new(sum) } else { write };
@@ -202,7 +203,7 @@ impl Stream for Additive {
                 d_write: d_writes.take(),
                 d_params: partials.take(),
             });
-            each_tile(tiles.collect(), |tile| go_backward(tile, carry, norms, width));
+            each_of(tiles, |tile| go_backward(tile, carry, norms, width));
         });
         Gradient { write, params: sum_of_partials(&partials, params.len()) }
     }

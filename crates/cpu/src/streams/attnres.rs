@@ -37,9 +37,10 @@ mod walk;
 mod tests;
 
 use self::tile::{CollectTile, PullTile, ReadTile, collect, pull, read};
-use super::tiles::{each_tile, sum_of_partials, tile_count};
+use super::tiles::{sum_of_partials, tile_count};
 use super::{Gradient, Stream, TILE, Walk};
 use crate::rows::{Rows, filled};
+use crate::team::each_of;
 use std::sync::Arc;
 use walk::AttnResWalk;
 
@@ -181,9 +182,8 @@ impl Stream for AttnRes {
                 logits,
                 weights,
                 answer,
-            })
-            .collect();
-        each_tile(tiles, read);
+            });
+        each_of(tiles, read);
 
         if self.keep {
             self.outgrown.extend(joined);
@@ -253,9 +253,8 @@ impl AttnRes {
                     d_query,
                     d_gain,
                 }
-            })
-            .collect();
-        each_tile(tiles, pull);
+            });
+        each_of(tiles, pull);
         (
             Pull { reading, slopes, gradient, query: query.to_vec(), sources: count },
             sum_of_partials(&partials, params),
@@ -277,10 +276,8 @@ impl AttnRes {
         let mut copy = shared.then(|| filled(source.rows.len(), |_| ()));
 
         let mut copies = copy.as_mut().map(|copy| copy.chunks_mut(TILE * width));
-        let tiles = gradient
-            .chunks_mut(TILE * width)
-            .enumerate()
-            .map(|(i, gradient)| CollectTile {
+        let tiles =
+            gradient.chunks_mut(TILE * width).enumerate().map(|(i, gradient)| CollectTile {
                 first: i * TILE,
                 source,
                 position,
@@ -288,9 +285,8 @@ impl AttnRes {
                 is_carried,
                 gradient,
                 copy: copies.as_mut().and_then(Iterator::next),
-            })
-            .collect();
-        each_tile(tiles, |tile| collect(tile, width));
+            });
+        each_of(tiles, |tile| collect(tile, width));
 
         match copy {
             None => gradient,

@@ -74,11 +74,11 @@ use super::tiles::{sum_of_partials, tile, tile_count};
 use super::{Gradient, Skip, Stream, TILE, Walk};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
+use crate::team::{each_of, shared_out};
 use backward::{BackwardTile, backward_tile};
 use decision::{Opened, Rule};
 use forward::{ForwardTile, forward_tile};
 use layout::{Junction, Params, Shape};
-use rayon::prelude::*;
 use saved::{Saved, Saving};
 use walk::MgrWalk;
 
@@ -199,15 +199,17 @@ impl Stream for Mgr {
         let (mut numbers, mut tiles) = (Vec::new(), Vec::new());
         let answer = filled(values.len(), |answer| {
             numbers = filled(tokens * junction.numbers(), |numbers| {
-                tiles = (answer.par_chunks_mut(TILE * shape.width))
-                    .zip(values.par_chunks(TILE * shape.width))
-                    .zip(self.streams.par_chunks_mut(rows * shape.width))
-                    .zip(self.inverse_rms.par_chunks_mut(rows))
-                    .zip(self.drift.par_chunks_mut(rows))
-                    .zip(numbers.par_chunks_mut(TILE * junction.numbers()))
-                    .enumerate()
-                    .with_max_len(1)
-                    .map(|(i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
+                let parts = (answer.chunks_mut(TILE * shape.width))
+                    .zip(values.chunks(TILE * shape.width))
+                    .zip(self.streams.chunks_mut(rows * shape.width))
+                    .zip(self.inverse_rms.chunks_mut(rows))
+                    .zip(self.drift.chunks_mut(rows))
+                    .zip(numbers.chunks_mut(TILE * junction.numbers()))
+                    .enumerate();
+                tiles = shared_out(
+                    parts,
+                    || (),
+                    |(), (i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
                         let quota = saving.quota(i * rows..i * rows + drift.len());
                         let opened = opened.get(i);
                         let first = i * TILE;
@@ -222,8 +224,8 @@ impl Stream for Mgr {
                             answer,
                         };
                         forward_tile(&shape, junction, params, rule, quota, tile)
-                    })
-                    .collect();
+                    },
+                );
             });
         });
         self.passed += 1;
@@ -257,33 +259,32 @@ impl Stream for Mgr {
         let rows = TILE * shape.slots;
         let mut partials = vec![0.0; tile_count(d_input.len() / shape.width) * length];
         let d_write = filled(d_input.len(), |d_write| {
-            (d_write.par_chunks_mut(TILE * shape.width))
-                .zip(d_input.par_chunks(TILE * shape.width))
-                .zip(self.streams.par_chunks_mut(rows * shape.width))
-                .zip(self.d_streams.par_chunks_mut(rows * shape.width))
-                .zip(self.inverse_rms.par_chunks_mut(rows))
-                .zip(numbers.par_chunks_mut(TILE * junction.numbers()))
-                .zip(saved.par_iter())
-                .zip(partials.par_chunks_mut(length))
-                .enumerate()
-                .with_max_len(1)
-                .for_each(|(i, (tensors, d_params))| {
-                    let ((tensors, numbers), saved) = tensors;
-                    let ((((d_write, d_answer), streams), d_streams), inverse_rms) = tensors;
-                    let write = tile(write, i, shape.width);
-                    let tile = BackwardTile {
-                        d_answer,
-                        write,
-                        streams,
-                        d_streams,
-                        inverse_rms,
-                        numbers,
-                        saved,
-                        runs: runs.get(i).map_or(&[], |runs| runs),
-                        d_write,
-                    };
-                    backward_tile(&shape, junction, params, rule, fresh, tile, d_params);
-                });
+            let parts = (d_write.chunks_mut(TILE * shape.width))
+                .zip(d_input.chunks(TILE * shape.width))
+                .zip(self.streams.chunks_mut(rows * shape.width))
+                .zip(self.d_streams.chunks_mut(rows * shape.width))
+                .zip(self.inverse_rms.chunks_mut(rows))
+                .zip(numbers.chunks_mut(TILE * junction.numbers()))
+                .zip(saved.iter())
+                .zip(partials.chunks_mut(length))
+                .enumerate();
+            each_of(parts, |(i, (tensors, d_params))| {
+                let ((tensors, numbers), saved) = tensors;
+                let ((((d_write, d_answer), streams), d_streams), inverse_rms) = tensors;
+                let write = tile(write, i, shape.width);
+                let tile = BackwardTile {
+                    d_answer,
+                    write,
+                    streams,
+                    d_streams,
+                    inverse_rms,
+                    numbers,
+                    saved,
+                    runs: runs.get(i).map_or(&[], |runs| runs),
+                    d_write,
+                };
+                backward_tile(&shape, junction, params, rule, fresh, tile, d_params);
+            });
         });
         Gradient { write: d_write, params: sum_of_partials(&partials, length) }
     }

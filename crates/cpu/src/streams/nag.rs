@@ -35,10 +35,10 @@ mod walk;
 use super::{Gradient, Skip, Stream, TILE, Walk};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
+use crate::team::{each_of, shared_out};
 use crate::work;
 use backward::{Back, Scratch, TileGradient};
 use modulator::{Gain, Modulator, Order};
-use rayon::prelude::*;
 use rotation::Turn;
 use std::ops::Range;
 use walk::NagWalk;
@@ -148,19 +148,15 @@ impl Nag {
         arrive: impl Fn(Range<usize>, &mut [f32], &mut [f32], &mut [Note]) + Sync,
     ) -> Option<Modulation> {
         let (width, count, tokens) = (self.width, self.directions, notes.len());
-        let tiles = (lanes.direction.par_chunks_mut(TILE * width))
-            .zip(lanes.log_norm.par_chunks_mut(TILE))
-            .zip(notes.par_chunks_mut(TILE))
-            .zip(answer.par_chunks_mut(TILE * width))
-            .enumerate()
-            .with_max_len(1)
-            .map(|(tile, (((direction, log_norm), notes), answer))| {
+        let tiles = (lanes.direction.chunks_mut(TILE * width))
+            .zip(lanes.log_norm.chunks_mut(TILE))
+            .zip(notes.chunks_mut(TILE))
+            .zip(answer.chunks_mut(TILE * width))
+            .enumerate();
+        let Some(modulator) = modulator else {
+            each_of(tiles, |(tile, (((direction, log_norm), notes), answer))| {
                 let first = tile * TILE;
                 arrive(first..first + notes.len(), direction, log_norm, notes);
-                (direction, log_norm, answer)
-            });
-        let Some(modulator) = modulator else {
-            tiles.for_each(|(direction, log_norm, answer)| {
                 rotation::read_out(answer, direction, log_norm);
             });
             return None;
@@ -168,17 +164,17 @@ impl Nag {
         let layout = modulator.layout(tokens, self.order());
         let mut modulation =
             Modulation { open: room(tokens * count), gains: vec![Gain::default(); tokens] };
-        tiles
-            .zip(modulation.open.par_chunks_mut(TILE * count))
-            .zip(modulation.gains.par_chunks_mut(TILE))
-            .enumerate()
-            .for_each(|(tile, (((direction, _, answer), open), gains))| {
-                modulator::modulate(gains, open, direction, modulator, &layout);
-                if let Some(skip) = &self.skip {
-                    modulator::decide(gains, skip, self.junction, tile * TILE);
-                }
-                answer.copy_from_slice(direction);
-            });
+        let gates = modulation.open.chunks_mut(TILE * count).zip(modulation.gains.chunks_mut(TILE));
+        each_of(tiles.zip(gates), |((tile, (lanes, answer)), (open, gains))| {
+            let ((direction, log_norm), notes) = lanes;
+            let first = tile * TILE;
+            arrive(first..first + notes.len(), direction, log_norm, notes);
+            modulator::modulate(gains, open, direction, modulator, &layout);
+            if let Some(skip) = &self.skip {
+                modulator::decide(gains, skip, self.junction, first);
+            }
+            answer.copy_from_slice(direction);
+        });
         Some(modulation)
     }
 
@@ -271,13 +267,15 @@ impl Stream for Nag {
             left: self.parse(junction, params).1.zip(left.as_ref()),
             d_input,
         };
-        let sums: Vec<Vec<f32>> = (write.par_chunks_mut(TOKENS_PER_SUM * width))
-            .zip(d_lanes.direction.par_chunks_mut(TOKENS_PER_SUM * width))
-            .zip(d_lanes.log_norm.par_chunks_mut(TOKENS_PER_SUM))
-            .zip(d_gains.par_chunks_mut(TOKENS_PER_SUM))
-            .enumerate()
-            .with_max_len(1)
-            .map(|(part, (((write, direction), log_norm), gains))| {
+        let parts = (write.chunks_mut(TOKENS_PER_SUM * width))
+            .zip(d_lanes.direction.chunks_mut(TOKENS_PER_SUM * width))
+            .zip(d_lanes.log_norm.chunks_mut(TOKENS_PER_SUM))
+            .zip(d_gains.chunks_mut(TOKENS_PER_SUM))
+            .enumerate();
+        let sums = shared_out(
+            parts,
+            || (),
+            |(), (part, (((write, direction), log_norm), gains))| {
                 let mut params = vec![0.0; params.len()];
                 let mut scratch = Scratch::new(width, self.directions);
                 let tiles = (write.chunks_mut(TILE * width))
@@ -292,8 +290,8 @@ impl Stream for Nag {
                     back.tile(first, gradient, &mut scratch);
                 }
                 params
-            })
-            .collect();
+            },
+        );
         self.d_lanes = d_lanes;
         self.d_gains = d_gains;
         Gradient { write, params: add_in_order(sums) }

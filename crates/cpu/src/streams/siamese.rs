@@ -23,10 +23,11 @@
 mod walk;
 
 use super::norm::{Normed, inverse_rms, multiply_by_gain};
-use super::tiles::{TilesMut, each_tile, sum_of_partials, tile, tile_count};
+use super::tiles::{TilesMut, sum_of_partials, tile, tile_count};
 use super::{Gradient, Stream, Walk};
 use crate::rows::{Rows, filled};
 use crate::simd::add_scaled;
+use crate::team::each_of;
 use std::sync::Arc;
 use walk::SiameseWalk;
 
@@ -156,7 +157,7 @@ impl Stream for Siamese {
                         answer: answers.take(),
                         inverse_rms: inverse_rms.take(),
                     });
-                    each_tile(tiles.collect(), |tile| go_forward(tile, scale, gains, width, eps));
+                    each_of(tiles, |tile| go_forward(tile, scale, gains, width, eps));
                 });
             });
         });
@@ -195,7 +196,7 @@ impl Stream for Siamese {
                 d_write: d_writes.take(),
                 d_params: partials.take(),
             });
-            each_tile(tiles.collect(), |tile| go_backward(tile, scale, gains, width));
+            each_of(tiles, |tile| go_backward(tile, scale, gains, width));
         });
         Gradient { write, params: sum_of_partials(&partials, params.len()) }
     }

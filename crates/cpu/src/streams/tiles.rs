@@ -2,17 +2,6 @@
 
 use super::TILE;
 use crate::simd::add_scaled;
-use rayon::prelude::*;
-
-/// Works on every tile, in parallel unless there is only one, as when a single token is decoded:
-/// waking a thread takes longer than such a tile.
-pub(crate) fn each_tile<T: Send>(tiles: Vec<T>, work: impl Fn(T) + Send + Sync) {
-    if tiles.len() > 1 {
-        tiles.into_par_iter().with_max_len(1).for_each(work);
-    } else {
-        tiles.into_iter().for_each(work);
-    }
-}
 
 /// What the tile with this index holds of `values`, which has `width` elements for each token, or is
 /// empty.

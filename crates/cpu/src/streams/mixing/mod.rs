@@ -55,10 +55,10 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
-use super::tiles::each_tile;
 use super::{Gradient, Stream, TILE, Walk};
 use crate::rows::{Rows, filled};
 use crate::simd::add_scaled;
+use crate::team::each_of;
 use std::slice::{Chunks, ChunksMut};
 use tile::{Backward, Close, CloseBackward, Forward, Params, Room};
 use walk::MixingWalk;
@@ -185,7 +185,7 @@ impl Mixing {
                     weights: weights.take(),
                     answer: answer.take(),
                 });
-                each_tile(tiles.collect(), |tile| {
+                each_of(tiles, |tile| {
                     tile::forward(tile, shape, &params, eps, &mut Room::default());
                 });
             });
@@ -227,7 +227,7 @@ impl Mixing {
                     out: out.take(),
                     answer: answer.take(),
                 });
-                each_tile(tiles.collect(), |tile| {
+                each_of(tiles, |tile| {
                     tile::close(tile, shape, gain, eps, &mut Room::default());
                 });
             });
@@ -274,7 +274,7 @@ impl Mixing {
                 d_write: d_write.take(),
                 d_params: d_params.take(),
             });
-            each_tile(parts.collect(), |part| tile::backward(part, shape, &site, eps));
+            each_of(parts, |part| tile::backward(part, shape, &site, eps));
         });
         Gradient { write, params: sum(&partials, params.len()) }
     }
@@ -302,7 +302,7 @@ impl Mixing {
                     d_write: d_write.take(),
                     d_gain: d_gain.take(),
                 });
-                each_tile(parts.collect(), |part| tile::close_backward(part, shape, gain, eps));
+                each_of(parts, |part| tile::close_backward(part, shape, gain, eps));
             });
         });
         Gradient { write, params: sum(&partials, shape.width) }
@@ -341,8 +341,7 @@ impl Stream for Mixing {
 /// The sum of partial sums of `length` elements, always added in the same order.
 fn sum(partials: &[f32], length: usize) -> Vec<f32> {
     let mut sum = vec![0.0; length];
-    let slices = sum.chunks_mut(SUMMED).enumerate().collect();
-    each_tile(slices, |(slice, sum): (usize, &mut [f32])| {
+    each_of(sum.chunks_mut(SUMMED).enumerate(), |(slice, sum)| {
         for partial in partials.chunks_exact(length) {
             add_scaled(sum, 1.0, &partial[slice * SUMMED..]);
         }

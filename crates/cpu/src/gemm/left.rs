@@ -1,0 +1,69 @@
+//! A left factor that is packed once and shared by tasks that split the columns of C.
+
+use super::pack::{pack_transposed, panel_stride};
+use super::panels::{BLOCK, Panels};
+use super::tile::{A, Order, multiply_panel};
+use super::{MR, NR, Store};
+use crate::rows::filled_each;
+use crate::team::each_of;
+use std::ops::Range;
+
+/// Rows of C that are computed against one panel before the next one's turn: so many rows of a block of A stay in the
+/// L2 cache.
+const ROWS: usize = 43 * MR;
+
+/// `X^T` for a product over the rows of X, in blocks of [`BLOCK`] of them.
+pub(crate) struct Left {
+    data: Vec<f32>,
+    rows: usize,
+}
+
+impl Left {
+    /// Packs the transposes of matrices with rows of `width` elements.
+    pub(crate) fn transposed<const N: usize>(matrices: [&[f32]; N], width: usize) -> [Self; N] {
+        let tiles = width.div_ceil(MR);
+        let length = |depth: usize| tiles * panel_stride(depth);
+        let lengths = matrices.iter().map(|x| {
+            let depth = x.len() / width;
+            let rest = depth % BLOCK;
+            depth / BLOCK * length(BLOCK) + if rest > 0 { length(rest) } else { 0 }
+        });
+        let vectors = filled_each(lengths, |vectors| {
+            let blocks = vectors.into_iter().zip(matrices).flat_map(|(data, x)| {
+                data.chunks_mut(length(BLOCK).max(1)).zip(x.chunks(BLOCK * width))
+            });
+            let blocks: Vec<_> = blocks.collect();
+            each_of(blocks.into_iter(), |(data, x)| {
+                let depth = x.len() / width;
+                let stride = panel_stride(depth);
+                // What fills up the last tile, and the lines between tiles.
+                let last = (tiles - 1) * stride;
+                data[last..].fill(0.0);
+                data[..last].chunks_mut(stride).for_each(|tile| tile[depth * MR..].fill(0.0));
+                pack_transposed(data, stride, x, width, width, depth);
+            });
+        });
+        let mut vectors = vectors.into_iter();
+        std::array::from_fn(|_| Self { data: vectors.next().unwrap_or_default(), rows: width })
+    }
+
+    /// `C = X^T B` for some of the panels of B; rows of C are `panels.len() * NR` long.
+    pub(crate) fn times(&self, b: Panels, panels: Range<usize>, c: &mut [f32]) {
+        let ldc = panels.len() * NR;
+        let mut rest = self.data.as_slice();
+        for block in b.blocks() {
+            let stride = panel_stride(block.len());
+            let data = rest.split_off(..self.rows.div_ceil(MR) * stride).expect("the same blocks");
+            let store = Store { add: block.start > 0, ..Store::SET };
+            for first in (0..self.rows).step_by(ROWS) {
+                let a = A::new(&data[first / MR * stride..], Order::Packed, stride);
+                let rows = ROWS.min(self.rows - first);
+                for (i, panel) in panels.clone().enumerate() {
+                    let c = &mut c[first * ldc + i * NR..];
+                    let b = b.piece(panel, block.clone());
+                    multiply_panel([rows, NR, block.len()], a, b, c, ldc, store);
+                }
+            }
+        }
+    }
+}
