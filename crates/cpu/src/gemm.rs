@@ -31,7 +31,7 @@ pub(crate) const KC: usize = 256;
 /// Columns of C from which on it pays to pack rows of A.
 const WORTH_PACKING: usize = 128;
 /// Rows of the largest and of the smallest task.
-const LARGEST: usize = 11 * MR;
+const LARGEST: usize = 22 * MR;
 const SMALLEST: usize = 2 * MR;
 
 /// Rows of the tasks that compute C, one after another. They are large enough to read B seldom, and get smaller

@@ -146,9 +146,9 @@ fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
 simd! {
     fn square_relu(values: &mut [f32]) {
         for value in values {
-            let positive = value.max(0.0);
-            // A NaN must not become a zero.
-            *value = if value.is_nan() { *value } else { positive * positive };
+            // Not `max`: a NaN must not become a zero.
+            let positive = if *value < 0.0 { 0.0 } else { *value };
+            *value = positive * positive;
         }
     }
 }

@@ -45,7 +45,11 @@ impl Live {
         let (start, stop) = (first / CHUNK * CHUNK, end.next_multiple_of(CHUNK));
         row[..start].fill(0.0);
         row[start..first].fill(nothing);
-        row[end..stop].fill(nothing);
+        // A whole chunk where there is room: stores of parts of a register are slow.
+        match row[end..].first_chunk_mut::<CHUNK>() {
+            Some(chunk) => *chunk = [nothing; CHUNK],
+            None => row[end..].fill(nothing),
+        }
         row[stop..keys.max(stop)].fill(0.0);
         Some(row[start..stop].as_chunks_mut().0)
     }

@@ -43,6 +43,7 @@ pub(super) unsafe fn some_rows(
     // SAFETY: passed on from the caller.
     unsafe {
         match rows {
+            MR => tile::<MR>(depth, a, b, c, ldc, store),
             5 => tile::<5>(depth, a, b, c, ldc, store),
             4 => tile::<4>(depth, a, b, c, ldc, store),
             3 => tile::<3>(depth, a, b, c, ldc, store),
@@ -73,11 +74,13 @@ unsafe fn tile<const M: usize>(
         let scale = _mm256_set1_ps(store.scale);
         for (r, [low, high]) in sums.into_iter().enumerate() {
             let row = c.add(r * ldc);
-            let (mut low, mut high) = (_mm256_mul_ps(low, scale), _mm256_mul_ps(high, scale));
-            if store.add {
-                low = _mm256_add_ps(low, _mm256_loadu_ps(row));
-                high = _mm256_add_ps(high, _mm256_loadu_ps(row.add(8)));
-            }
+            let (low, high) = match store.add {
+                true => {
+                    let (old, old_high) = (_mm256_loadu_ps(row), _mm256_loadu_ps(row.add(8)));
+                    (_mm256_fmadd_ps(low, scale, old), _mm256_fmadd_ps(high, scale, old_high))
+                }
+                false => (_mm256_mul_ps(low, scale), _mm256_mul_ps(high, scale)),
+            };
             _mm256_storeu_ps(row, low);
             _mm256_storeu_ps(row.add(8), high);
         }

@@ -87,20 +87,23 @@ pub(super) fn multiply_panel(
     ldc: usize,
     store: Store,
 ) {
-    let full = if columns == NR { m / MR } else { 0 };
-    if full > 0 {
-        full_tiles(full, depth, a, b, c, ldc, store);
+    let full = m / MR;
+    if columns == NR {
+        if full > 0 {
+            full_tiles(full, depth, a, b, c, ldc, store);
+        }
+        if full * MR < m {
+            let c = &mut c[full * MR * ldc..];
+            some_rows(m - full * MR, depth, a.of_tile(full), b, c, ldc, store);
+        }
+        return;
     }
-    // Edges go by way of a full tile.
-    for index in full..m.div_ceil(MR) {
+    // Narrow panels go by way of a wide tile.
+    for index in 0..m.div_ceil(MR) {
         let rows = MR.min(m - index * MR);
         let mut whole = [0.0; MR * NR];
         let set = Store { add: false, ..store };
-        if rows == MR {
-            full_tiles(1, depth, a.of_tile(index), b, &mut whole, NR, set);
-        } else {
-            some_rows(rows, depth, a.of_tile(index), b, &mut whole, NR, set);
-        }
+        some_rows(rows, depth, a.of_tile(index), b, &mut whole, NR, set);
         let c = c[index * MR * ldc..].chunks_mut(ldc);
         for (c, whole) in c.zip(whole.chunks_exact(NR)).take(rows) {
             for (c, whole) in c[..columns].iter_mut().zip(whole) {
@@ -132,7 +135,7 @@ fn full_tiles(
     }
 }
 
-/// One tile of fewer rows.
+/// One tile of at most [`MR`] rows.
 fn some_rows(rows: usize, depth: usize, a: A, b: &[f32], c: &mut [f32], ldc: usize, store: Store) {
     assert!(rows <= MR && a.has(1, rows, depth));
     assert!(b.len() >= depth * NR && c.len() >= (rows - 1) * ldc + NR);
