@@ -96,9 +96,15 @@ unsafe fn sums<const M: usize, const STEP: usize>(
     b: *const f32,
 ) -> [[__m256; 2]; M] {
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
-    for p in 0..depth {
-        // SAFETY: passed on from the caller.
-        unsafe { add_products(&mut sums, a.add(p * STEP), row, b.add(p * NR)) };
+    let whole = depth / 8 * 8;
+    // SAFETY: passed on from the caller.
+    unsafe {
+        for p in (0..whole).step_by(8) {
+            add_eight::<M, STEP>(&mut sums, a.add(p * STEP), row, b.add(p * NR));
+        }
+        for p in whole..depth {
+            add_products(&mut sums, a.add(p * STEP), row, b.add(p * NR));
+        }
     }
     sums
 }
@@ -112,20 +118,36 @@ unsafe fn sums_over_panels<const M: usize>(
     b: *const f32,
 ) -> [[__m256; 2]; M] {
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
+    let whole = depth / NR;
     // SAFETY: passed on from the caller.
     unsafe {
-        for panel in 0..depth / NR {
+        for panel in 0..whole {
             let (a, b) = (a.add(panel * stride), b.add(panel * NR * NR));
-            for p in 0..NR {
-                add_products(&mut sums, a.add(p), NR, b.add(p * NR));
+            for p in (0..NR).step_by(8) {
+                add_eight::<M, 1>(&mut sums, a.add(p), NR, b.add(p * NR));
             }
         }
-        let (a, b) = (a.add(depth / NR * stride), b.add(depth / NR * NR * NR));
+        let (a, b) = (a.add(whole * stride), b.add(whole * NR * NR));
         for p in 0..depth % NR {
             add_products(&mut sums, a.add(p), NR, b.add(p * NR));
         }
     }
     sums
+}
+
+/// Eight steps without a loop: where a core is shared with a neighbour, its instructions compete with ours.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn add_eight<const M: usize, const STEP: usize>(
+    sums: &mut [[__m256; 2]; M],
+    a: *const f32,
+    row: usize,
+    b: *const f32,
+) {
+    for p in 0..8 {
+        // SAFETY: passed on from the caller.
+        unsafe { add_products(sums, a.add(p * STEP), row, b.add(p * NR)) };
+    }
 }
 
 /// Adds one column of A times one row of B.
