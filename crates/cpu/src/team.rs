@@ -45,9 +45,11 @@ pub(crate) fn share_out<T, S>(
     };
     let member = || {
         take_part();
-        match rayon::current_thread_index() == leader {
-            true => await_others(&busy),
-            false => stay_awake(),
+        match leader {
+            // A thread outside of the pool needs a core for itself between its regions.
+            None => (),
+            Some(leader) if rayon::current_thread_index() == Some(leader) => await_others(&busy),
+            Some(_) => stay_awake(),
         }
     };
     together(members, &member);
