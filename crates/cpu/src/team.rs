@@ -6,9 +6,8 @@
 //! awake for a moment after its last one.
 
 use rayon::Yield;
-use std::cell::Cell;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a thread looks for more work before it goes to sleep: longer than what a step does on one thread
@@ -44,12 +43,15 @@ pub(crate) fn share_out<T, S>(
         }
     };
     let member = || {
+        let leads = rayon::current_thread_index() == leader;
+        // A thread outside of the pool needs a core for itself between its regions. Before the tasks: behind
+        // them, the leader might steal it while it waits.
+        if leader.is_some() && !leads {
+            stay_awake();
+        }
         take_part();
-        match leader {
-            // A thread outside of the pool needs a core for itself between its regions.
-            None => (),
-            Some(leader) if rayon::current_thread_index() == Some(leader) => await_others(&busy),
-            Some(_) => stay_awake(),
+        if leads {
+            await_others(&busy);
         }
     };
     together(members, &member);
@@ -109,19 +111,22 @@ fn await_others(busy: &AtomicUsize) {
 
 /// Has this thread look for work for a while after the present region.
 fn stay_awake() {
-    thread_local!(static AWAKE: Cell<bool> = const { Cell::new(false) });
-    if AWAKE.replace(true) {
+    thread_local!(static AWAKE: Arc<AtomicBool> = Arc::default());
+    let awake = AWAKE.with(Arc::clone);
+    if awake.swap(true, Ordering::Relaxed) {
         return;
     }
-    rayon::spawn(|| {
+    let home = rayon::current_thread_index();
+    rayon::spawn(move || {
         let mut idle_since = Instant::now();
-        while idle_since.elapsed() < PATIENCE {
+        // A thread that has stolen this has better things to do.
+        while rayon::current_thread_index() == home && idle_since.elapsed() < PATIENCE {
             match rayon::yield_now() {
                 Some(Yield::Executed) => idle_since = Instant::now(),
                 _ => pause(),
             }
         }
-        AWAKE.set(false);
+        awake.store(false, Ordering::Relaxed);
     });
 }
 
