@@ -1,4 +1,4 @@
-//! Rows of which heads are columns: [`Table`] to read, [`Columns`] to write.
+//! Rows of which heads are columns, to read. [`Columns`](crate::rows::Columns) are to write.
 
 use super::Shape;
 use super::plan::Places;
