@@ -3,7 +3,8 @@
 //! The micro-kernel keeps a tile of `MR x NR` sums in registers and runs along k. B is packed into
 //! panels of [`NR`] columns so that it is read in order; A is packed too, unless its rows are read too
 //! few times for that to pay. The depth is cut into blocks of [`KC`], for which a panel of B fits into
-//! the L1 cache. Products run on one thread: callers split the rows of C.
+//! the L1 cache. Products run on one thread: callers split the rows of C, or its columns where the left factor
+//! is packed once for all ([`Left`]). What one product writes in [`Panels`], others read without packing it.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -17,7 +18,8 @@ pub(crate) use pack::Packed;
 pub(crate) use panels::{BLOCK, Layout, Panels, PanelsMut};
 
 use crate::lent::Lent;
-use pack::{pack_rows, pack_transposed, panel_stride};
+use crate::rows::{cut, cut_mut};
+use pack::{pack_left, panel_stride};
 use std::cell::Cell;
 use std::ops::{Range, RangeInclusive};
 use tile::{A, Order, multiply_panel};
@@ -41,6 +43,17 @@ pub(crate) fn row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + S
     tasks(rows, MR, SMALLEST..=LARGEST, usize::MAX).into_iter()
 }
 
+/// The rows of C of each of the [`row_tasks`], which are `width` long, with those of A, which are `depth` long.
+pub(crate) fn row_pairs<'a>(
+    mut c: &'a mut [f32],
+    width: usize,
+    mut a: &'a [f32],
+    depth: usize,
+) -> impl ExactSizeIterator<Item = (&'a mut [f32], &'a [f32])> + Send {
+    row_tasks(a.len() / depth)
+        .map(move |rows| (cut_mut(&mut c, rows * width), cut(&mut a, rows * depth)))
+}
+
 /// [`row_tasks`] that stay large, for rows after which there is more to do.
 pub(crate) fn large_row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
     tasks(rows, MR, LARGEST..=LARGEST, usize::MAX).into_iter()
@@ -48,17 +61,17 @@ pub(crate) fn large_row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usiz
 
 /// [`row_tasks`] for a matrix in panels: the rows of each task are rows of one block.
 pub(crate) fn block_tasks(rows: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    let mut end = 0;
-    tasks(rows, MR, SMALLEST..=LARGEST, BLOCK).into_iter().map(move |size| {
-        end += size;
-        end - size..end
-    })
+    ranges(tasks(rows, MR, SMALLEST..=LARGEST, BLOCK))
 }
 
 /// The panels of the tasks that compute columns of C, in the same way.
 pub(crate) fn panel_tasks(panels: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
+    ranges(tasks(panels, 1, 1..=4, usize::MAX))
+}
+
+fn ranges(sizes: Vec<usize>) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
     let mut end = 0;
-    tasks(panels, 1, 1..=4, usize::MAX).into_iter().map(move |size| {
+    sizes.into_iter().map(move |size| {
         end += size;
         end - size..end
     })
@@ -226,16 +239,12 @@ pub(crate) unsafe fn multiply_panels(
 fn prepare<'a>([m, n, depth]: [usize; 3], a: View<'a>, scratch: &'a mut Scratch) -> A<'a> {
     // A stream of its own is read faster than six rows side by side, above all where rows are a large
     // power of two apart and fall into the same cache sets; but it must be read often enough.
-    let transposed = a.column != 1;
-    if !transposed && n < WORTH_PACKING && !a.row.is_multiple_of(512) {
+    if a.column == 1 && n < WORTH_PACKING && !a.row.is_multiple_of(512) {
         return A::new(a.data, Order::Rows { row: a.row }, MR * a.row);
     }
     let stride = panel_stride(depth);
     scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
-    match transposed {
-        true => pack_transposed(&mut scratch.a, stride, a.data, a.column, m, depth),
-        false => pack_rows(&mut scratch.a, stride, a.data, a.row, m, depth),
-    }
+    pack_left(&mut scratch.a, a, m, depth);
     A::new(&scratch.a, Order::Packed, stride)
 }
 

@@ -1,8 +1,8 @@
 //! Products of token rows with weights stored as `[out, in]`, one or several side by side:
 //! `y = [x W1^T | x W2^T | ..]`, `dx = sum_i dy_i W_i`, `dW_i = dy_i^T x`.
 
-use crate::gemm::{NR, Packed, Scratch, Store, View, large_row_tasks, multiply, row_tasks};
-use crate::rows::{cut, cut_mut, filled, filled_each};
+use crate::gemm::{NR, Packed, Scratch, Store, View, large_row_tasks, multiply, row_pairs};
+use crate::rows::{cut_mut, filled, filled_each};
 use crate::team::share_out;
 use crate::vector;
 use crate::work;
@@ -40,10 +40,7 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
     }
     let packed: Vec<_> = weights.iter().map(|w| pack_forward(*w, inputs)).collect();
     filled(tokens * width, |y| {
-        let (mut y, mut x) = (y, x);
-        let tasks = row_tasks(x.len() / inputs)
-            .map(|rows| (cut_mut(&mut y, rows * width), cut(&mut x, rows * inputs)));
-        share_out(tasks, Scratch::of_thread, |scratch, (y, x)| {
+        share_out(row_pairs(y, width, x, inputs), Scratch::of_thread, |scratch, (y, x)| {
             let rows = x.len() / inputs;
             let mut column = 0;
             for (weight, packed) in weights.iter().zip(&packed) {
@@ -69,10 +66,7 @@ fn joined(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32
         weights.iter().map(|w| (View::transposed(w.values, inputs), w.out)).collect();
     let packed = Packed::side_by_side(&parts, inputs);
     filled(x.len() / inputs * width, |y| {
-        let (mut y, mut x) = (y, x);
-        let tasks = row_tasks(x.len() / inputs)
-            .map(|rows| (cut_mut(&mut y, rows * width), cut(&mut x, rows * inputs)));
-        share_out(tasks, Scratch::of_thread, |scratch, (y, x)| {
+        share_out(row_pairs(y, width, x, inputs), Scratch::of_thread, |scratch, (y, x)| {
             let sizes = [x.len() / inputs, width, inputs];
             multiply(sizes, View::rows(x, inputs), &packed, y, width, Store::SET, scratch);
         });
@@ -126,11 +120,11 @@ pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gra
     let depths = std::iter::once(tokens).chain(weights.iter().map(|weight| weight.out));
     let factors: Vec<_> = views.iter().map(|view| &view[..]).zip(depths).collect();
     let packed = Packed::all(&factors);
-    let Some((packed_x, packed_weights)) = packed.split_first() else { unreachable!("x is one") };
+    let (packed_x, packed_weights) = (&packed[0], &packed[1..]);
     let lengths = weights.iter().map(|weight| weight.out * inputs);
     let mut vectors = filled_each(lengths.chain([x.len()]), |mut vectors| {
         let mut tasks = Vec::new();
-        let mut dx = vectors.pop().unwrap_or_default();
+        let dx = vectors.pop().unwrap_or_default();
         let mut column = 0;
         // Rows of weights are split, not tokens: every element is summed in one order, whatever the threads do.
         for (mut dw, weight) in vectors.into_iter().zip(weights) {
@@ -139,10 +133,8 @@ pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gra
                 column += rows;
             }
         }
-        let mut rest = dy;
-        tasks.extend(row_tasks(tokens).map(|rows| {
-            Part::Input(cut_mut(&mut dx, rows * inputs), cut(&mut rest, rows * width))
-        }));
+        let of_input = row_pairs(dx, inputs, dy, width);
+        tasks.extend(of_input.map(|(dx, dy)| Part::Input(dx, dy)));
         share_out(tasks.into_iter(), Scratch::of_thread, |scratch, part| match part {
             Part::Weight(dw, dy) => {
                 let (sizes, dy) =

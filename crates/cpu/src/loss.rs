@@ -3,9 +3,9 @@
 //! Logits exist for one chunk of tokens at a time. When gradients are wanted they are computed on the
 //! way, because the loss is a scalar: what comes back later only multiplies them.
 
-use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, row_tasks};
+use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, row_pairs, row_tasks};
 use crate::linear::{Weight, pack_forward};
-use crate::rows::{cut, cut_mut, filled};
+use crate::rows::{cut_mut, filled};
 use crate::simd::exp;
 use crate::team::{share_out, shared_out};
 use crate::work;
@@ -79,9 +79,7 @@ pub fn cross_entropy(
         value += parts.iter().sum::<f64>();
         let Some(packed_rows) = &packed_rows else { continue };
         let d_hidden = &mut d_hidden[i * chunk * width..][..hidden.len()];
-        let (mut d, mut rest) = (d_hidden, &*logits);
-        let tasks = row_tasks(targets.len())
-            .map(|rows| (cut_mut(&mut d, rows * width), cut(&mut rest, rows * vocabulary)));
+        let tasks = row_pairs(d_hidden, width, logits, vocabulary);
         share_out(tasks, Scratch::of_thread, |scratch, (d, logits)| {
             let sizes = [d.len() / width, width, vocabulary];
             let logits = View::rows(logits, vocabulary);

@@ -19,6 +19,7 @@ use crate::rows::{cut, cut_mut, filled, filled_each};
 use crate::simd::exp;
 use crate::team::share_out;
 use crate::work;
+use std::ops::Range;
 
 /// The matrices.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +111,7 @@ fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
         raised = filled_each(raising.iter().map(|_| layout.len()), |raised| {
             let raised: Vec<_> =
                 raised.into_iter().map(|values| PanelsMut::new(values, layout)).collect();
-            let (mut y, mut x) = (y, x);
-            let tasks = block_tasks(tokens).map(|rows| {
-                let elements = rows.len() * width;
-                (rows, cut_mut(&mut y, elements), cut(&mut x, elements))
-            });
+            let tasks = row_blocks(y, x, width);
             let room = || (Scratch::of_thread(), Vec::new());
             share_out(tasks, room, |(scratch, product): &mut (_, Vec<f32>), (rows, y, x)| {
                 let x = View::rows(x, width);
@@ -141,6 +138,18 @@ fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
         });
     });
     (y, raised)
+}
+
+/// Rows of a result and of an input, both `width` long, that are of one block of hidden values.
+fn row_blocks<'a>(
+    mut out: &'a mut [f32],
+    mut input: &'a [f32],
+    width: usize,
+) -> impl ExactSizeIterator<Item = (Range<usize>, &'a mut [f32], &'a [f32])> + Send {
+    block_tasks(input.len() / width).map(move |rows| {
+        let elements = rows.len() * width;
+        (rows, cut_mut(&mut out, elements), cut(&mut input, elements))
+    })
 }
 
 simd! {

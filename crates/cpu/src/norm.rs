@@ -2,7 +2,7 @@
 
 use crate::rows::filled;
 use crate::simd::dot;
-use crate::team::{each_of, shared_out};
+use crate::team::{each_of, results_of};
 
 /// Rows of one task.
 const TILE: usize = 64;
@@ -34,15 +34,11 @@ pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec
     let mut parts = Vec::new();
     let dx = filled(x.len(), |dx| {
         let inputs = dy.chunks(tile).zip(x.chunks(tile));
-        parts = shared_out(
-            dx.chunks_mut(tile).zip(inputs),
-            || (),
-            |(), (dx, (dy, x))| {
-                let mut d_gain = vec![0.0; width];
-                rows_backward(dx, &mut d_gain, dy, x, gain, eps);
-                d_gain
-            },
-        );
+        parts = results_of(dx.chunks_mut(tile).zip(inputs), |(dx, (dy, x))| {
+            let mut d_gain = vec![0.0; width];
+            rows_backward(dx, &mut d_gain, dy, x, gain, eps);
+            d_gain
+        });
     });
     let mut d_gain = vec![0.0; width];
     for part in &parts {

@@ -89,9 +89,6 @@ impl Columns {
     }
 }
 
-/// Rows and columns that are transposed together.
-const BLOCK: usize = 16;
-
 /// The first elements of what is left of a slice, which loses them.
 pub(crate) fn cut<'a, T>(rest: &mut &'a [T], length: usize) -> &'a [T] {
     rest.split_off(..length).expect("a slice for all of the rows")
@@ -101,6 +98,9 @@ pub(crate) fn cut<'a, T>(rest: &mut &'a [T], length: usize) -> &'a [T] {
 pub(crate) fn cut_mut<'a, T>(rest: &mut &'a mut [T], length: usize) -> &'a mut [T] {
     rest.split_off_mut(..length).expect("a slice for all of the rows")
 }
+
+/// Rows and columns that are transposed together.
+const BLOCK: usize = 16;
 
 /// `[rows, columns]` to `[columns, rows]`.
 pub(crate) fn transpose(matrix: &[f32], columns: usize) -> Vec<f32> {

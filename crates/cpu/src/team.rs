@@ -75,6 +75,14 @@ pub(crate) fn shared_out<T, S, R: Send>(
     results.into_iter().flatten().collect()
 }
 
+/// [`shared_out`] where a thread needs nothing of its own.
+pub(crate) fn results_of<T, R: Send>(
+    tasks: impl ExactSizeIterator<Item = T> + Send,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    shared_out(tasks, || (), |(), task| work(task))
+}
+
 /// Calls `work` so many times, on as many threads as are free.
 fn together(times: usize, work: &(impl Fn() + Sync)) {
     match times {

@@ -1,6 +1,6 @@
 //! Steps of an optimiser over whole tensors, and norms of gradients.
 
-use crate::team::{each_of, shared_out};
+use crate::team::{each_of, results_of};
 
 /// Elements of one task: their values, gradients and means fit into the L2 cache.
 pub(crate) const PART: usize = 1 << 14;
@@ -48,7 +48,7 @@ simd! {
 
 /// The sum of squares, added in f64 and in the same order on any number of threads.
 pub fn square_sum(values: &[f32]) -> f64 {
-    let parts = shared_out(values.chunks(PART), || (), |(), part| square_sum_part(part));
+    let parts = results_of(values.chunks(PART), square_sum_part);
     parts.into_iter().sum()
 }
 

@@ -1,6 +1,6 @@
 //! From the gradient of the mixed values to that of the projections.
 
-use super::heads::return_heads;
+use super::heads::{AHEAD, return_heads};
 use super::live::{CHUNK, Live};
 use super::plan::{Part, Plan};
 use super::slots::{SlotPass, slots_backward};
@@ -225,7 +225,7 @@ simd! {
             let row = t * width..t * width + dim;
             // As in `take_head`.
             for rows in [d_mixed, mixed] {
-                if let Some(ahead) = rows.get((t + 8) * width..(t + 8) * width + dim) {
+                if let Some(ahead) = rows.get((t + AHEAD) * width..(t + AHEAD) * width + dim) {
                     prefetch(ahead);
                 }
             }
@@ -334,8 +334,7 @@ simd! {
         let sums = of_rows.log_sums.iter().zip(of_rows.sums);
         let sights = of_rows.sights[0].iter().zip(of_rows.sights[1]);
         for ((scores, d_scores), ((log_sum, sum), (first, seen))) in rows.zip(sums.zip(sights)) {
-            let within = |key: &u32| (*key as usize).saturating_sub(start).min(keys);
-            let live = Live::of(within(first)..within(seen), keys);
+            let live = Live::of(*first, *seen, start, keys);
             let (weights, gradients) = (live.chunks(scores), live.gradient_chunks(d_scores));
             let (Some(weights), Some(gradients)) = (weights, gradients) else { continue };
             let (log_sum, sum) = (*log_sum, *sum);

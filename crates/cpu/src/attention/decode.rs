@@ -122,12 +122,11 @@ impl KeyValues {
                 head.attend(mixed, hidden, shape.scale());
             }
         };
+        let heads = self.heads.iter_mut().zip(mixed.chunks_exact_mut(group * dim)).enumerate();
         if (self.length - hidden) * shape.kv_heads * dim < ALONE {
-            let heads = self.heads.iter_mut().zip(mixed.chunks_exact_mut(group * dim));
-            heads.enumerate().for_each(work);
+            heads.for_each(work);
         } else {
-            let heads = self.heads.iter_mut().zip(mixed.chunks_exact_mut(group * dim));
-            each_of(heads.enumerate(), work);
+            each_of(heads, work);
         }
     }
 }

@@ -144,10 +144,7 @@ simd! {
     ) {
         let rows = scores.chunks_exact_mut(KEYS).zip(out.chunks_exact_mut(dim)).zip(softmax);
         for (((scores, out), softmax), (first, seen)) in rows.zip(sights[0].iter().zip(sights[1])) {
-            let within = |key: &u32| (*key as usize).saturating_sub(start).min(keys);
-            let Some(live) = Live::of(within(first)..within(seen), keys).chunks(scores) else {
-                continue;
-            };
+            let Some(live) = Live::of(*first, *seen, start, keys).chunks(scores) else { continue };
             let largest = largest(live, softmax.largest);
             if largest > softmax.largest && softmax.sum > 0.0 {
                 let shrink = exp(softmax.largest - largest);

@@ -6,6 +6,9 @@ use super::table::Table;
 use crate::rows::Columns;
 use crate::simd::{dot, prefetch};
 
+/// How many rows before it is needed a row is asked for.
+pub(super) const AHEAD: usize = 8;
+
 simd! {
     /// Copies a head out of rows, the first of which begins with it, normalised and rotated.
     pub(super) fn take_head(
@@ -15,7 +18,7 @@ simd! {
         let dim = shape.head_dim;
         for (r, out) in out.chunks_exact_mut(dim).enumerate() {
             // A head is a short piece of each row, too short for the hardware to look ahead.
-            if let Some(ahead) = rows.get((r + 8) * stride..(r + 8) * stride + dim) {
+            if let Some(ahead) = rows.get((r + AHEAD) * stride..(r + AHEAD) * stride + dim) {
                 prefetch(ahead);
             }
             let from = &rows[r * stride..r * stride + dim];

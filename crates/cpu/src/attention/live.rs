@@ -2,7 +2,6 @@
 //! chunk would take as long as the rest of the row.
 
 use super::KEYS;
-use std::ops::Range;
 
 /// Elements of a chunk: two AVX2 registers.
 pub(super) const CHUNK: usize = 16;
@@ -16,9 +15,11 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Of a tile of `keys` keys.
-    pub(super) fn of(seen: Range<usize>, keys: usize) -> Self {
-        Self { first: seen.start, end: seen.end, keys }
+    /// A query sees the keys from `first` on and before `seen`; the tile holds `keys` of them from `start` on.
+    #[inline(always)]
+    pub(super) fn of(first: u32, seen: u32, start: usize, keys: usize) -> Self {
+        let within = |key: u32| (key as usize).saturating_sub(start).min(keys);
+        Self { first: within(first), end: within(seen), keys }
     }
 
     /// Chunks with all scores that are seen; what else they hold weighs nothing. Weights outside of them

@@ -199,45 +199,6 @@ pub(super) unsafe fn pack_tile(out: &mut [f32], rows: [&[f32]; MR], ahead: usize
     whole
 }
 
-/// `[k, m]` rows into panels of [`MR`] columns, `stride` apart, a register at a time: the next row overwrites what is too
-/// much. Returns how many panels were packed.
-///
-/// # Safety
-/// Needs AVX2.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn pack_transposed(
-    out: &mut [f32],
-    stride: usize,
-    a: &[f32],
-    lda: usize,
-    m: usize,
-    depth: usize,
-) -> usize {
-    /// How many rows before it is needed a row is asked for.
-    const AHEAD: usize = 16;
-    let tiles = (m + MR).saturating_sub(8) / MR;
-    if tiles == 0 || depth == 0 {
-        return 0;
-    }
-    assert!(a.len() >= (depth - 1) * lda + m);
-    assert!(out.len() >= (tiles - 1) * stride + (depth - 1) * MR + 8);
-    for p in 0..depth {
-        let (row, out) = (a.as_ptr().wrapping_add(p * lda), out.as_mut_ptr().wrapping_add(p * MR));
-        // Rows lie on pages of their own, where the hardware does not look ahead.
-        for line in (0..m).step_by(16) {
-            prefetch_line(row.wrapping_add(AHEAD * lda + line));
-        }
-        for tile in 0..tiles {
-            // SAFETY: the lengths were checked above.
-            unsafe {
-                let eight = _mm256_loadu_ps(row.add(tile * MR));
-                _mm256_storeu_ps(out.add(tile * stride), eight);
-            }
-        }
-    }
-    tiles
-}
-
 /// Columns that lie `stride` apart, side by side: element `(p, j)` of `out` is element p of column j.
 ///
 /// # Safety

@@ -1,9 +1,9 @@
 //! A left factor that is packed once and shared by tasks that split the columns of C.
 
-use super::pack::{pack_transposed, panel_stride};
+use super::pack::{pack_left, panel_stride};
 use super::panels::{BLOCK, Panels};
 use super::tile::{A, Order, multiply_panel};
-use super::{MR, NR, Store};
+use super::{MR, NR, Store, View};
 use crate::rows::filled_each;
 use crate::team::each_of;
 use std::ops::Range;
@@ -40,7 +40,7 @@ impl Left {
                 let last = (tiles - 1) * stride;
                 data[last..].fill(0.0);
                 data[..last].chunks_mut(stride).for_each(|tile| tile[depth * MR..].fill(0.0));
-                pack_transposed(data, stride, x, width, width, depth);
+                pack_left(data, View::transposed(x, width), width, depth);
             });
         });
         let mut vectors = vectors.into_iter();

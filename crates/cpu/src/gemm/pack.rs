@@ -4,7 +4,11 @@
 use super::avx2;
 use super::{KC, MR, NR, View};
 use crate::rows::filled_each;
+use crate::simd::prefetch;
 use crate::team::each_of;
+
+/// How many rows before it is needed a row is asked for.
+const AHEAD: usize = 6;
 
 /// Panels that one task packs.
 const GROUP: usize = 4;
@@ -148,22 +152,24 @@ pub(super) fn panel_stride(depth: usize) -> usize {
     depth * MR + NR
 }
 
-/// Rows of `depth` elements into panels of [`MR`] rows.
-pub(super) fn pack_rows(
-    out: &mut [f32],
-    stride: usize,
-    a: &[f32],
-    lda: usize,
-    m: usize,
-    depth: usize,
-) {
-    for (i, out) in out.chunks_mut(stride).enumerate().take(m.div_ceil(MR)) {
-        let last = MR.min(m - i * MR) - 1;
-        let row = |r: usize| &a[(i * MR + r.min(last)) * lda..][..depth];
-        pack_tile(out, std::array::from_fn(row), MR * lda);
+/// The left factor's first `m` rows and `depth` columns into panels of [`MR`] rows, [`panel_stride`] apart. What lies
+/// between panels is overwritten.
+pub(super) fn pack_left(out: &mut [f32], a: View, m: usize, depth: usize) {
+    match a.column {
+        1 => pack_rows(out, a, m, depth),
+        _ => pack_transposed(out, a, m, depth),
     }
 }
 
+fn pack_rows(out: &mut [f32], a: View, m: usize, depth: usize) {
+    for (i, out) in out.chunks_mut(panel_stride(depth)).enumerate().take(m.div_ceil(MR)) {
+        let last = MR.min(m - i * MR) - 1;
+        let row = |r: usize| &a.data[(i * MR + r.min(last)) * a.row..][..depth];
+        pack_tile(out, std::array::from_fn(row), MR * a.row);
+    }
+}
+
+/// The next tile's rows are `ahead` elements further.
 fn pack_tile(out: &mut [f32], rows: [&[f32]; MR], ahead: usize) {
     let mut packed = 0;
     #[cfg(target_arch = "x86_64")]
@@ -171,33 +177,31 @@ fn pack_tile(out: &mut [f32], rows: [&[f32]; MR], ahead: usize) {
         // SAFETY: AVX2 was detected.
         packed = unsafe { avx2::pack_tile(out, rows, ahead) };
     }
-    for (p, out) in
-        out.as_chunks_mut::<MR>().0.iter_mut().enumerate().take(rows[0].len()).skip(packed)
-    {
+    let columns = out.as_chunks_mut::<MR>().0.iter_mut().enumerate();
+    for (p, out) in columns.take(rows[0].len()).skip(packed) {
         *out = rows.map(|row| row[p]);
     }
 }
 
-/// `[k, m]` rows into panels of [`MR`] columns. What lies behind the `depth * MR` elements of a panel is
-/// overwritten.
-pub(super) fn pack_transposed(
-    out: &mut [f32],
-    stride: usize,
-    a: &[f32],
-    lda: usize,
-    m: usize,
-    depth: usize,
-) {
-    let mut tiles = 0;
-    #[cfg(target_arch = "x86_64")]
-    if !crate::simd::is_portable() {
-        // SAFETY: AVX2 was detected.
-        tiles = unsafe { avx2::pack_transposed(out, stride, a, lda, m, depth) };
-    }
-    for p in 0..depth {
-        let rest = a[p * lda..p * lda + m][tiles * MR..].chunks(MR);
-        for (tile, rest) in out[p * MR..].chunks_mut(stride).skip(tiles).zip(rest) {
-            tile[..rest.len()].copy_from_slice(rest);
+simd! {
+    fn pack_transposed(out: &mut [f32], a: View, m: usize, depth: usize) {
+        let (lda, stride) = (a.column, panel_stride(depth));
+        for p in 0..depth {
+            // Rows lie on pages of their own, where the hardware does not look ahead.
+            if let Some(ahead) = a.data.get((p + AHEAD) * lda..(p + AHEAD) * lda + m) {
+                prefetch(ahead);
+            }
+            let (full, rest) = a.data[p * lda..p * lda + m].as_chunks::<MR>();
+            for (tile, six) in out[p * MR..].chunks_mut(stride).zip(full) {
+                // A copy of known length is a few moves, not a call.
+                if let Some(out) = tile.first_chunk_mut::<MR>() {
+                    *out = *six;
+                }
+            }
+            if !rest.is_empty() {
+                let at = (m / MR) * stride + p * MR;
+                out[at..at + rest.len()].copy_from_slice(rest);
+            }
         }
     }
 }

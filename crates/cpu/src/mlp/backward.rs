@@ -1,11 +1,11 @@
 //! From the gradient of the network's output to those of its input and its matrices.
 
-use super::{Mlp, multiply_gated};
+use super::{Mlp, multiply_gated, row_blocks};
 use crate::gemm::{
-    Left, NR, Packed, Panels, PanelsMut, Scratch, Store, View, block_tasks, fill_panels,
-    multiply_panels, panel_tasks,
+    Left, NR, Packed, Panels, PanelsMut, Scratch, Store, View, fill_panels, multiply_panels,
+    panel_tasks,
 };
-use crate::rows::{Columns, cut, cut_mut, filled, filled_each, transpose_into};
+use crate::rows::{Columns, cut_mut, filled, filled_each, transpose_into};
 use crate::simd::exp;
 use crate::team::{each_of, share_out};
 use crate::work;
@@ -48,11 +48,7 @@ fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp) -> Gradient {
     let dx = filled(dy.len(), |dx| {
         du = filled(a.layout.len(), |du| {
             let du = PanelsMut::new(du, a.layout);
-            let (mut dx, mut dy) = (dx, dy);
-            let tasks = block_tasks(a.layout.rows).map(|rows| {
-                let elements = rows.len() * width;
-                (rows, cut_mut(&mut dx, elements), cut(&mut dy, elements))
-            });
+            let tasks = row_blocks(dx, dy, width);
             share_out(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
                 let slope = |panel: usize, du: &mut [f32]| {
                     square_relu_backward(du, a.piece(panel, rows.clone()));
@@ -105,11 +101,7 @@ fn gated(
             // The product is not needed any more.
             let (d_up, d_gate) =
                 (PanelsMut::new(&mut d_up, layout), PanelsMut::new(d_gate, layout));
-            let (mut dx, mut dy) = (dx, dy);
-            let tasks = block_tasks(layout.rows).map(|rows| {
-                let elements = rows.len() * width;
-                (rows, cut_mut(&mut dx, elements), cut(&mut dy, elements))
-            });
+            let tasks = row_blocks(dx, dy, width);
             share_out(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
                 let dy = View::rows(dy, width);
                 // SAFETY: this task alone works on these rows of both.

@@ -74,7 +74,7 @@ use super::tiles::{sum_of_partials, tile, tile_count};
 use super::{Gradient, Skip, Stream, TILE, Walk};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
-use crate::team::{each_of, shared_out};
+use crate::team::{each_of, results_of};
 use backward::{BackwardTile, backward_tile};
 use decision::{Opened, Rule};
 use forward::{ForwardTile, forward_tile};
@@ -206,10 +206,9 @@ impl Stream for Mgr {
                     .zip(self.drift.chunks_mut(rows))
                     .zip(numbers.chunks_mut(TILE * junction.numbers()))
                     .enumerate();
-                tiles = shared_out(
+                tiles = results_of(
                     parts,
-                    || (),
-                    |(), (i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
+                    |(i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
                         let quota = saving.quota(i * rows..i * rows + drift.len());
                         let opened = opened.get(i);
                         let first = i * TILE;

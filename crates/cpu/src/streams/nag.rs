@@ -35,7 +35,7 @@ mod walk;
 use super::{Gradient, Skip, Stream, TILE, Walk};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
-use crate::team::{each_of, shared_out};
+use crate::team::{each_of, results_of};
 use crate::work;
 use backward::{Back, Scratch, TileGradient};
 use modulator::{Gain, Modulator, Order};
@@ -272,26 +272,22 @@ impl Stream for Nag {
             .zip(d_lanes.log_norm.chunks_mut(TOKENS_PER_SUM))
             .zip(d_gains.chunks_mut(TOKENS_PER_SUM))
             .enumerate();
-        let sums = shared_out(
-            parts,
-            || (),
-            |(), (part, (((write, direction), log_norm), gains))| {
-                let mut params = vec![0.0; params.len()];
-                let mut scratch = Scratch::new(width, self.directions);
-                let tiles = (write.chunks_mut(TILE * width))
-                    .zip(direction.chunks_mut(TILE * width))
-                    .zip(log_norm.chunks_mut(TILE))
-                    .zip(gains.chunks_mut(TILE))
-                    .enumerate();
-                for (tile, (((write, direction), log_norm), gains)) in tiles {
-                    let first = part * TOKENS_PER_SUM + tile * TILE;
-                    let gradient =
-                        TileGradient { write, direction, log_norm, gains, params: &mut params };
-                    back.tile(first, gradient, &mut scratch);
-                }
-                params
-            },
-        );
+        let sums = results_of(parts, |(part, (((write, direction), log_norm), gains))| {
+            let mut params = vec![0.0; params.len()];
+            let mut scratch = Scratch::new(width, self.directions);
+            let tiles = (write.chunks_mut(TILE * width))
+                .zip(direction.chunks_mut(TILE * width))
+                .zip(log_norm.chunks_mut(TILE))
+                .zip(gains.chunks_mut(TILE))
+                .enumerate();
+            for (tile, (((write, direction), log_norm), gains)) in tiles {
+                let first = part * TOKENS_PER_SUM + tile * TILE;
+                let gradient =
+                    TileGradient { write, direction, log_norm, gains, params: &mut params };
+                back.tile(first, gradient, &mut scratch);
+            }
+            params
+        });
         self.d_lanes = d_lanes;
         self.d_gains = d_gains;
         Gradient { write, params: add_in_order(sums) }
