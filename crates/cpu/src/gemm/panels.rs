@@ -9,7 +9,7 @@ use super::{MR, NR};
 use std::ops::Range;
 
 /// Rows of a block: whole register tiles, and as deep as a product's blocks should be.
-pub(crate) const BLOCK: usize = 43 * MR;
+pub(crate) const BLOCK: usize = 44 * MR;
 
 /// Where the elements of a matrix in panels are.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_element_has_a_place_of_its_own() {
-        for layout in [(1, 1), (6, 16), (258, 17), (259, 33), (600, 5)] {
+        for layout in [(1, 1), (6, 16), (264, 17), (265, 33), (600, 5)] {
             let layout = Layout { rows: layout.0, columns: layout.1 };
             let rows = noise("rows", layout.rows * layout.columns);
             let data = layout.arranged(&rows);
@@ -198,9 +198,13 @@ mod tests {
     #[test]
     fn products_with_panels_on_either_side_are_those_of_the_definition() {
         // More than one block of rows, more than one block of depth, and edges everywhere.
-        for (m, k, n, wide) in
-            [(1, 3, 5, 2), (300, 37, 40, 19), (259, 300, 16, 6), (520, 8, 70, 270)]
-        {
+        for (m, k, n, wide) in [
+            (1, 3, 5, 2),
+            (300, 37, 40, 19),
+            (265, 300, 16, 6),
+            (520, 8, 70, 270),
+            (31, 20, 48, 33),
+        ] {
             let (x, w) = (noise("x", m * k), noise("w", k * n));
             let layout = Layout { rows: m, columns: n };
             let packed = Packed::new(View::rows(&w, n), k, n);

@@ -13,7 +13,7 @@ pub(super) struct A<'a> {
     length: usize,
     pub(super) order: Order,
     /// From one tile to the next.
-    tile: usize,
+    pub(super) tile: usize,
     lives: PhantomData<&'a f32>,
 }
 
