@@ -39,6 +39,8 @@ use table::Inputs;
 const QUERIES: usize = 24;
 /// Keys of one tile: one block of the products over keys.
 const KEYS: usize = crate::gemm::KC;
+/// From one row of scores to the next: one line more than its keys, so that rows do not fall into the same cache sets.
+const STRIDE: usize = KEYS + live::CHUNK;
 
 /// The shape of an attention and its tables.
 #[derive(Clone, Copy, Debug)]

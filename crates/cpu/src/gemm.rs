@@ -31,7 +31,9 @@ pub(crate) const NR: usize = 16;
 /// Depth of a block.
 pub(crate) const KC: usize = 256;
 /// Columns of C from which on it pays to pack rows of A.
-const WORTH_PACKING: usize = 128;
+const WORTH_PACKING: usize = 512;
+/// Depth up to which a transposed A stays in the cache where it lies.
+const SHALLOW: usize = 32;
 /// Rows of the largest and of the smallest task.
 const LARGEST: usize = 22 * MR;
 const SMALLEST: usize = 2 * MR;
@@ -239,13 +241,18 @@ pub(crate) unsafe fn multiply_panels(
 fn prepare<'a>([m, n, depth]: [usize; 3], a: View<'a>, scratch: &'a mut Scratch) -> A<'a> {
     // A stream of its own is read faster than six rows side by side, above all where rows are a large
     // power of two apart and fall into the same cache sets; but it must be read often enough.
-    if a.column == 1 && n < WORTH_PACKING && !a.row.is_multiple_of(512) {
-        return A::new(a.data, Order::Rows { row: a.row }, MR * a.row);
+    if n < WORTH_PACKING {
+        if a.column == 1 && !a.row.is_multiple_of(512) {
+            return A::new(a.data, Order::Rows { row: a.row }, MR * a.row);
+        }
+        if a.row == 1 && depth <= SHALLOW {
+            return A::new(a.data, Order::Columns { column: a.column }, MR);
+        }
     }
     let stride = panel_stride(depth);
     scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
     pack_left(&mut scratch.a, a, m, depth);
-    A::new(&scratch.a, Order::Packed, stride)
+    A::new(&scratch.a, Order::PACKED, stride)
 }
 
 #[cfg(test)]

@@ -44,21 +44,22 @@ macro_rules! simd {
         $vis fn $name($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
-            fn portable($($arg: $ty),*) $(-> $ret)? $body
+            #[allow(clippy::extra_unused_type_parameters)]
+            fn portable<const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
                 #[allow(clippy::too_many_arguments)]
                 fn avx2($($arg: $ty),*) $(-> $ret)? {
-                    portable($($arg),*)
+                    portable::<true>($($arg),*)
                 }
                 if !$crate::simd::is_portable() {
                     // SAFETY: `is_portable` is false only where AVX2 and FMA were detected.
                     return unsafe { avx2($($arg),*) };
                 }
             }
-            portable($($arg),*)
+            portable::<false>($($arg),*)
         }
     };
 }
@@ -154,24 +155,37 @@ pub(crate) fn add_scaled(y: &mut [f32], a: f32, x: &[f32]) {
 /// loops over it are vectorised.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
+    exp_by::<false>(x)
+}
+
+/// [`exp`], with fused products where `FUSED` says that the CPU has them: without them, each would be a call.
+#[inline(always)]
+pub(crate) fn exp_by<const FUSED: bool>(x: f32) -> f32 {
     // Exact: few enough digits that its multiples are exact, too.
     const LN_2_HIGH: f32 = 355.0 / 512.0;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     /// Adding this leaves the nearest integer in the last bits, and taking it away again the integer
     /// itself. A cast to an integer would saturate, and the loop would not be vectorised.
     const ROUND: f32 = 12_582_912.0;
-    let floor = if x < -87.0 { 0.0 } else { 1.0 };
-    let x = x.clamp(-87.0, 88.0);
-    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    // Low enough for the power to be zero below.
+    let x = x.clamp(-104.0, 88.0);
+    let rounded = add_product::<FUSED>(ROUND, x, std::f32::consts::LOG2_E);
     let n = rounded - ROUND;
-    let f = (x - n * LN_2_HIGH) - n * LN_2_LOW;
-    // By pairs, not one term after another: a chain of products would leave the units waiting.
+    let f = add_product::<FUSED>(add_product::<FUSED>(x, n, -LN_2_HIGH), n, -LN_2_LOW);
+    // The best polynomial of its degree that begins with `1 + f`: 1.1e-7 off at most. By pairs, not one term after
+    // another: a chain of products would leave the units waiting.
     let f2 = f * f;
-    let (first, second) = (1.0 + f, 0.5 + f * 0.166_666_67);
-    let third = (0.041_666_67 + f * 0.008_333_334) + f2 * 0.001_388_889;
-    let p = first + f2 * (second + f2 * third);
-    let power = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
-    f32::from_bits(power) * p * floor
+    let (first, second) = (1.0 + f, add_product::<FUSED>(0.499_992_3, f, 0.166_671_16));
+    let third = add_product::<FUSED>(0.041_890_33, f, 0.008_312_501);
+    let p = add_product::<FUSED>(first, f2, add_product::<FUSED>(second, f2, third));
+    let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) as i32;
+    f32::from_bits((exponent.max(0) as u32) << 23) * p
+}
+
+/// `a + x y`.
+#[inline(always)]
+fn add_product<const FUSED: bool>(a: f32, x: f32, y: f32) -> f32 {
+    if FUSED { x.mul_add(y, a) } else { a + x * y }
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use super::live::{CHUNK, Live};
 use super::plan::{Part, Plan};
 use super::slots::{SlotPass, slots_backward};
 use super::table::{Inputs, Table};
-use super::{KEYS, QUERIES, Room, Shape, Slots, value_tiles};
+use super::{KEYS, QUERIES, Room, STRIDE, Shape, Slots, value_tiles};
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::rows::{Columns, filled};
-use crate::simd::{add_scaled, dot, exp, prefetch};
+use crate::simd::{add_scaled, dot, exp_by, prefetch};
 use crate::team::shared_out;
 use crate::work;
 
@@ -239,8 +239,8 @@ simd! {
 fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape) {
     let dim = shape.head_dim;
     let Room { queries, out: sums, key_tiles, scores, scratch, back, .. } = room;
-    scores.resize(QUERIES * KEYS, 0.0);
-    back.d_scores.resize(QUERIES * KEYS, 0.0);
+    scores.resize(QUERIES * STRIDE, 0.0);
+    back.d_scores.resize(QUERIES * STRIDE, 0.0);
     back.d_queries.resize(queries.len(), 0.0);
     for (block, seen) in part.blocks() {
         let (rows, elements) = (block.len(), block.start * dim..block.end * dim);
@@ -258,7 +258,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
                 View::rows(queries, dim),
                 &key_tiles[tile],
                 scores,
-                KEYS,
+                STRIDE,
                 store,
                 scratch,
             );
@@ -268,7 +268,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
                 View::rows(d_out, dim),
                 values,
                 d_scores,
-                KEYS,
+                STRIDE,
                 Store::SET,
                 scratch,
             );
@@ -281,7 +281,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
             let store = Store { scale: 1.0, add: tile > hidden };
             multiply(
                 [rows, dim, keys],
-                View::rows(d_scores, KEYS),
+                View::rows(d_scores, STRIDE),
                 &back.key_rows[tile],
                 d_queries,
                 dim,
@@ -293,7 +293,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
             let d_keys = &mut back.d_keys[tile.clone()];
             multiply(
                 sizes,
-                View::transposed(d_scores, KEYS),
+                View::transposed(d_scores, STRIDE),
                 &back.packed_queries,
                 d_keys,
                 dim,
@@ -303,7 +303,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
             let d_values = &mut back.d_values[tile];
             multiply(
                 sizes,
-                View::transposed(scores, KEYS),
+                View::transposed(scores, STRIDE),
                 &back.packed_d_out,
                 d_values,
                 dim,
@@ -330,7 +330,7 @@ simd! {
         scores: &mut [f32], d_scores: &mut [f32], of_rows: &BlockRows, start: usize, keys: usize,
         scale: f32,
     ) {
-        let rows = scores.chunks_exact_mut(KEYS).zip(d_scores.chunks_exact_mut(KEYS));
+        let rows = scores.chunks_exact_mut(STRIDE).zip(d_scores.chunks_exact_mut(STRIDE));
         let sums = of_rows.log_sums.iter().zip(of_rows.sums);
         let sights = of_rows.sights[0].iter().zip(of_rows.sights[1]);
         for ((scores, d_scores), ((log_sum, sum), (first, seen))) in rows.zip(sums.zip(sights)) {
@@ -340,7 +340,7 @@ simd! {
             let (log_sum, sum) = (*log_sum, *sum);
             for (weights, gradients) in weights.iter_mut().zip(gradients) {
                 for j in 0..CHUNK {
-                    weights[j] = exp(weights[j] - log_sum);
+                    weights[j] = exp_by::<FUSED>(weights[j] - log_sum);
                     gradients[j] = weights[j] * (gradients[j] - sum) * scale;
                 }
             }

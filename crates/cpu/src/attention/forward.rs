@@ -4,10 +4,10 @@ use super::live::{CHUNK, Live};
 use super::plan::{Part, Plan};
 use super::slots::add_slots;
 use super::table::Inputs;
-use super::{KEYS, QUERIES, Room, Shape, Slots, value_tiles};
+use super::{KEYS, QUERIES, Room, STRIDE, Shape, Slots, value_tiles};
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::rows::{Columns, filled};
-use crate::simd::exp;
+use crate::simd::{exp, exp_by};
 use crate::team::share_out;
 use crate::work;
 
@@ -79,7 +79,7 @@ fn attend(
 ) {
     let dim = shape.head_dim;
     let Room { queries, out, key_tiles, value_tiles, scores, scratch, .. } = room;
-    scores.resize(QUERIES * KEYS, 0.0);
+    scores.resize(QUERIES * STRIDE, 0.0);
     out.resize(queries.len(), 0.0);
     for (block, seen) in part.blocks() {
         let (rows, elements) = (block.len(), block.start * dim..block.end * dim);
@@ -95,7 +95,7 @@ fn attend(
                 View::rows(queries, dim),
                 &key_tiles[tile],
                 scores,
-                KEYS,
+                STRIDE,
                 store,
                 scratch,
             );
@@ -104,7 +104,7 @@ fn attend(
             let store = Store { scale: 1.0, add: tile > hidden };
             multiply(
                 [rows, dim, keys],
-                View::rows(scores, KEYS),
+                View::rows(scores, STRIDE),
                 &value_tiles[tile],
                 out,
                 dim,
@@ -142,7 +142,7 @@ simd! {
         scores: &mut [f32], out: &mut [f32], softmax: &mut [Softmax], sights: [&[u32]; 2],
         start: usize, keys: usize, dim: usize,
     ) {
-        let rows = scores.chunks_exact_mut(KEYS).zip(out.chunks_exact_mut(dim)).zip(softmax);
+        let rows = scores.chunks_exact_mut(STRIDE).zip(out.chunks_exact_mut(dim)).zip(softmax);
         for (((scores, out), softmax), (first, seen)) in rows.zip(sights[0].iter().zip(sights[1])) {
             let Some(live) = Live::of(*first, *seen, start, keys).chunks(scores) else { continue };
             let largest = largest(live, softmax.largest);
@@ -152,7 +152,7 @@ simd! {
                 out.iter_mut().for_each(|value| *value *= shrink);
             }
             softmax.largest = largest;
-            softmax.sum += exponentials(live, largest);
+            softmax.sum += exponentials::<FUSED>(live, largest);
         }
     }
 }
@@ -171,11 +171,11 @@ pub(super) fn largest(chunks: &[[f32; CHUNK]], start: f32) -> f32 {
 
 /// `x = exp(x - shift)`; returns the sum.
 #[inline(always)]
-fn exponentials(chunks: &mut [[f32; CHUNK]], shift: f32) -> f32 {
+fn exponentials<const FUSED: bool>(chunks: &mut [[f32; CHUNK]], shift: f32) -> f32 {
     let mut lanes = [0f32; CHUNK];
     for chunk in chunks {
         for j in 0..CHUNK {
-            chunk[j] = exp(chunk[j] - shift);
+            chunk[j] = exp_by::<FUSED>(chunk[j] - shift);
             lanes[j] += chunk[j];
         }
     }

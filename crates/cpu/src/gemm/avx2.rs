@@ -8,7 +8,7 @@ pub(super) use pack::{pack_columns, pack_tile};
 use super::tile::{A, Order};
 use super::{MR, NR, Store};
 use std::arch::x86_64::*;
-use tile::{Pieces, Target, packed_tile, row_tile};
+use tile::{Pieces, Target, column_tile, row_tile};
 
 /// # Safety
 /// Needs AVX2 and FMA, `tiles` tiles of `MR` rows of `depth` elements behind `a`, `depth * NR` elements in
@@ -51,21 +51,22 @@ unsafe fn by_fours<const ADD: bool>(
 ) {
     let mut first = a.as_ptr();
     let below = MR * to.ldc;
-    let pieces = match a.order {
-        Order::Packed => None,
-        Order::Rows { row } => Some(Pieces { count: 1, fours: depth / 4, stride: 0, row }),
-        Order::Panels { stride } => {
-            Some(Pieces { count: depth / NR, fours: NR / 4, stride, row: NR })
+    // SAFETY: passed on from the caller.
+    let one = |first: *const f32, to: Target| unsafe {
+        match a.order {
+            Order::Columns { column } => column_tile::<ADD>(depth / 4, first, column, b, to),
+            Order::Rows { row } => {
+                let pieces = Pieces { count: 1, fours: depth / 4, stride: 0, row };
+                row_tile::<ADD>(pieces, first, b, to)
+            }
+            Order::Panels { stride } => {
+                let pieces = Pieces { count: depth / NR, fours: NR / 4, stride, row: NR };
+                row_tile::<ADD>(pieces, first, b, to)
+            }
         }
     };
     for _ in 0..tiles {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match pieces {
-                None => packed_tile::<ADD>(depth / 4, first, b, to),
-                Some(pieces) => row_tile::<ADD>(pieces, first, b, to),
-            }
-        }
+        one(first, to);
         (first, to.c) = (first.wrapping_add(a.tile), to.c.wrapping_add(below));
     }
     // The compiler does this where it uses whole registers itself. Without it, other code pays hundreds of cycles.
@@ -119,9 +120,9 @@ unsafe fn low_tile<const M: usize>(
                     add_products(&mut sums, first.add(p), row, b.add(p * NR));
                 }
             }
-            Order::Packed => {
+            Order::Columns { column } => {
                 for p in 0..depth {
-                    add_products(&mut sums, first.add(p * MR), 1, b.add(p * NR));
+                    add_products(&mut sums, first.add(p * column), 1, b.add(p * NR));
                 }
             }
             Order::Panels { stride } => {

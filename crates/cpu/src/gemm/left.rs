@@ -56,7 +56,7 @@ impl Left {
             let data = rest.split_off(..self.rows.div_ceil(MR) * stride).expect("the same blocks");
             let store = Store { add: block.start > 0, ..Store::SET };
             for first in (0..self.rows).step_by(ROWS) {
-                let a = A::new(&data[first / MR * stride..], Order::Packed, stride);
+                let a = A::new(&data[first / MR * stride..], Order::PACKED, stride);
                 let rows = ROWS.min(self.rows - first);
                 for (i, panel) in panels.clone().enumerate() {
                     let c = &mut c[first * ldc + i * NR..];

@@ -22,10 +22,15 @@ pub(super) struct A<'a> {
 pub(super) enum Order {
     /// Row by row, so far apart.
     Rows { row: usize },
-    /// Column by column, [`MR`] elements each.
-    Packed,
+    /// Column by column, so far apart.
+    Columns { column: usize },
     /// In rows of [`NR`] elements, with panels so far apart.
     Panels { stride: usize },
+}
+
+impl Order {
+    /// As packing leaves it.
+    pub(super) const PACKED: Self = Self::Columns { column: MR };
 }
 
 impl<'a> A<'a> {
@@ -72,7 +77,7 @@ impl<'a> A<'a> {
     fn at(self, r: usize, p: usize) -> usize {
         match self.order {
             Order::Rows { row } => r * row + p,
-            Order::Packed => p * MR + r,
+            Order::Columns { column } => p * column + r,
             Order::Panels { stride } => p / NR * stride + r * NR + p % NR,
         }
     }

@@ -35,67 +35,28 @@ macro_rules! clear {
     };
 }
 
-/// Step `p` of four: adds a row of B times the elements of A at six addresses, which move on by `by` bytes per step.
-/// `b` points into the middle of four rows, so that all offsets fit into a byte.
+/// Step `p` of four: adds a row of B times the elements of A at six addresses. `b` points into the middle of four
+/// rows, so that all offsets fit into a byte.
+#[rustfmt::skip]
 macro_rules! step {
-    ($p:literal, $by:literal, $a0:literal, $a1:literal, $a2:literal, $a3:literal, $a4:literal, $a5:literal) => {
+    ($p:literal, [$a0:expr, $a1:expr, $a2:expr, $a3:expr, $a4:expr, $a5:expr]) => {
         concat!(
-            "vmovups ymm12, [{b} + 64 * ",
-            $p,
-            " - 128]\n",
-            "vmovups ymm13, [{b} + 64 * ",
-            $p,
-            " - 96]\n",
-            "vbroadcastss ymm14, [",
-            $a0,
-            " + ",
-            $by,
-            " * ",
-            $p,
-            "]\n",
-            "vbroadcastss ymm15, [",
-            $a1,
-            " + ",
-            $by,
-            " * ",
-            $p,
-            "]\n",
+            "vmovups ymm12, [{b} + 64 * ", $p, " - 128]\n",
+            "vmovups ymm13, [{b} + 64 * ", $p, " - 96]\n",
+            "vbroadcastss ymm14, [", $a0, "]\n",
+            "vbroadcastss ymm15, [", $a1, "]\n",
             "vfmadd231ps ymm0, ymm14, ymm12\n",
             "vfmadd231ps ymm1, ymm14, ymm13\n",
-            "vbroadcastss ymm14, [",
-            $a2,
-            " + ",
-            $by,
-            " * ",
-            $p,
-            "]\n",
+            "vbroadcastss ymm14, [", $a2, "]\n",
             "vfmadd231ps ymm2, ymm15, ymm12\n",
             "vfmadd231ps ymm3, ymm15, ymm13\n",
-            "vbroadcastss ymm15, [",
-            $a3,
-            " + ",
-            $by,
-            " * ",
-            $p,
-            "]\n",
+            "vbroadcastss ymm15, [", $a3, "]\n",
             "vfmadd231ps ymm4, ymm14, ymm12\n",
             "vfmadd231ps ymm5, ymm14, ymm13\n",
-            "vbroadcastss ymm14, [",
-            $a4,
-            " + ",
-            $by,
-            " * ",
-            $p,
-            "]\n",
+            "vbroadcastss ymm14, [", $a4, "]\n",
             "vfmadd231ps ymm6, ymm15, ymm12\n",
             "vfmadd231ps ymm7, ymm15, ymm13\n",
-            "vbroadcastss ymm15, [",
-            $a5,
-            " + ",
-            $by,
-            " * ",
-            $p,
-            "]\n",
+            "vbroadcastss ymm15, [", $a5, "]\n",
             "vfmadd231ps ymm8, ymm14, ymm12\n",
             "vfmadd231ps ymm9, ymm14, ymm13\n",
             "vfmadd231ps ymm10, ymm15, ymm12\n",
@@ -186,39 +147,64 @@ macro_rules! tile {
     };
 }
 
-macro_rules! packed_steps {
-    ($($p:literal),*) => {
+/// Six elements side by side.
+macro_rules! column {
+    ($p:literal, $first:literal) => {
+        step!(
+            $p,
+            [
+                concat!($first, " + 0"),
+                concat!($first, " + 4"),
+                concat!($first, " + 8"),
+                concat!($first, " + 12"),
+                concat!($first, " + 16"),
+                concat!($first, " + 20")
+            ]
+        )
+    };
+}
+
+macro_rules! column_steps {
+    () => {
         concat!(
             "2:\n",
-            $(step!($p, 24, "{a}", "{a} + 4", "{a} + 8", "{a} + 12", "{a} + 16", "{a} + 20"),)*
+            column!(0, "{a}"),
+            column!(1, "{a} + {column}"),
+            column!(2, "{a} + 2 * {column}"),
+            column!(3, "{d}"),
             "add {b}, 256
-            add {a}, 96
+            lea {a}, [{a} + 4 * {column}]
+            lea {d}, [{d} + 4 * {column}]
             dec {fours}
             jnz 2b"
         )
     };
 }
 
-/// A tile of a left factor that has [`MR`] elements side by side: `4 * fours` of them, at least four, times as many rows of B.
+/// A tile of a left factor with its columns `column` elements apart: `4 * fours` of them, at least four, times as many
+/// rows of B.
 ///
 /// # Safety
 /// Needs AVX2 and FMA, and all of these elements; no other reference to the tile of C may exist.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn packed_tile<const ADD: bool>(
+pub(super) unsafe fn column_tile<const ADD: bool>(
     fours: usize,
     a: *const f32,
+    column: usize,
     b: *const f32,
     to: Target,
 ) {
+    let fourth = a.wrapping_add(3 * column);
+    let column = column * size_of::<f32>();
     // SAFETY: reads and writes what the caller says is there.
     unsafe {
         if ADD {
-            tile!(to, b, packed_steps!(0, 1, 2, 3), add!(),
-                fours = inout(reg) fours => _, a = inout(reg) a => _,);
+            tile!(to, b, column_steps!(), add!(), fours = inout(reg) fours => _,
+                a = inout(reg) a => _, d = inout(reg) fourth => _, column = in(reg) column,);
         } else {
-            tile!(to, b, packed_steps!(0, 1, 2, 3), set!(),
-                fours = inout(reg) fours => _, a = inout(reg) a => _,);
+            tile!(to, b, column_steps!(), set!(), fours = inout(reg) fours => _,
+                a = inout(reg) a => _, d = inout(reg) fourth => _, column = in(reg) column,);
         }
     }
 }
@@ -234,13 +220,33 @@ pub(super) struct Pieces {
     pub(super) row: usize,
 }
 
+/// One element of each of six rows, `$at` bytes further than the first ones.
+macro_rules! rows {
+    ($p:literal, $at:literal) => {
+        step!(
+            $p,
+            [
+                concat!("{a} + ", $at),
+                concat!("{a} + {row} + ", $at),
+                concat!("{a} + 2 * {row} + ", $at),
+                concat!("{d} + ", $at),
+                concat!("{d} + {row} + ", $at),
+                concat!("{d} + 2 * {row} + ", $at)
+            ]
+        )
+    };
+}
+
 macro_rules! row_steps {
-    ($($p:literal),*) => {
+    () => {
         concat!(
             "3:
             mov {four}, {fours}
             2:\n",
-            $(step!($p, 4, "{a}", "{a} + {row}", "{a} + 2 * {row}", "{d}", "{d} + {row}", "{d} + 2 * {row}"),)*
+            rows!(0, 0),
+            rows!(1, 4),
+            rows!(2, 8),
+            rows!(3, 12),
             "add {b}, 256
             add {a}, 16
             add {d}, 16
@@ -273,11 +279,11 @@ pub(super) unsafe fn row_tile<const ADD: bool>(
     // SAFETY: reads and writes what the caller says is there.
     unsafe {
         if ADD {
-            tile!(to, b, row_steps!(0, 1, 2, 3), add!(),
+            tile!(to, b, row_steps!(), add!(),
                 a = inout(reg) a => _, d = inout(reg) fourth => _, row = in(reg) row, jump = in(reg) jump,
                 count = inout(reg) count => _, fours = in(reg) fours, four = out(reg) _,);
         } else {
-            tile!(to, b, row_steps!(0, 1, 2, 3), set!(),
+            tile!(to, b, row_steps!(), set!(),
                 a = inout(reg) a => _, d = inout(reg) fourth => _, row = in(reg) row, jump = in(reg) jump,
                 count = inout(reg) count => _, fours = in(reg) fours, four = out(reg) _,);
         }
