@@ -7,13 +7,18 @@ pub(super) use pack::{pack_columns, pack_tile};
 
 use super::tile::{A, Order};
 use super::{MR, NR, Store};
+use crate::simd::prefetch_line;
 use std::arch::x86_64::*;
 use tile::{Pieces, Target, column_tile, row_tile};
+
+/// Lines to ask for with every tile: a panel's with those of a block of rows.
+const LINES: usize = 7;
 
 /// # Safety
 /// Needs AVX2 and FMA, `tiles` tiles of `MR` rows of `depth` elements behind `a`, `depth * NR` elements in
 /// `b`, and `tiles * MR` rows of `NR` elements in `c`.
 #[target_feature(enable = "avx2,fma")]
+#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn full_tiles(
     tiles: usize,
     depth: usize,
@@ -22,6 +27,7 @@ pub(super) unsafe fn full_tiles(
     c: &mut [f32],
     ldc: usize,
     store: Store,
+    next: Option<&[f32]>,
 ) {
     let (b, c) = (b.as_ptr(), c.as_mut_ptr());
     // SAFETY: passed on from the caller.
@@ -32,22 +38,26 @@ pub(super) unsafe fn full_tiles(
             for i in 0..tiles {
                 low_tile::<MR>(depth, a.of_tile(i), b, c.add(i * MR * ldc), ldc, store);
             }
-        } else if store.add {
-            by_fours::<true>(tiles, depth, a, b, to);
         } else {
-            by_fours::<false>(tiles, depth, a, b, to);
+            match (store.add, next) {
+                (false, None) => by_fours::<false, false>(tiles, depth, a, b, to, &[]),
+                (true, None) => by_fours::<true, false>(tiles, depth, a, b, to, &[]),
+                (false, Some(next)) => by_fours::<false, true>(tiles, depth, a, b, to, next),
+                (true, Some(next)) => by_fours::<true, true>(tiles, depth, a, b, to, next),
+            }
         }
     }
 }
 
 /// For a depth of whole fours, and for rows in panels of whole panels.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn by_fours<const ADD: bool>(
+unsafe fn by_fours<const ADD: bool, const ASK: bool>(
     tiles: usize,
     depth: usize,
     a: A,
     b: *const f32,
     mut to: Target,
+    next: &[f32],
 ) {
     let mut first = a.as_ptr();
     let below = MR * to.ldc;
@@ -65,7 +75,12 @@ unsafe fn by_fours<const ADD: bool>(
             }
         }
     };
+    let mut next = next.as_ptr();
     for _ in 0..tiles {
+        if ASK {
+            (0..LINES).for_each(|line| prefetch_line(next.wrapping_add(line * NR)));
+            next = next.wrapping_add(LINES * NR);
+        }
         one(first, to);
         (first, to.c) = (first.wrapping_add(a.tile), to.c.wrapping_add(below));
     }

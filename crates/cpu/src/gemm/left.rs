@@ -2,7 +2,7 @@
 
 use super::pack::{pack_left, panel_stride};
 use super::panels::{BLOCK, Panels};
-use super::tile::{A, Order, multiply_panel};
+use super::tile::{A, Order, multiply_before};
 use super::{MR, NR, Store, View};
 use crate::rows::filled_each;
 use crate::team::each_of;
@@ -60,8 +60,12 @@ impl Left {
                 let rows = ROWS.min(self.rows - first);
                 for (i, panel) in panels.clone().enumerate() {
                     let c = &mut c[first * ldc + i * NR..];
+                    let next = match panel + 1 {
+                        next if next < panels.end => b.piece(next, block.clone()),
+                        _ => b.piece(panels.start, block.end..(block.end + 1).min(b.layout.rows)),
+                    };
                     let b = b.piece(panel, block.clone());
-                    multiply_panel([rows, NR, block.len()], a, b, c, ldc, store);
+                    multiply_before([rows, NR, block.len()], a, b, c, ldc, store, Some(next));
                 }
             }
         }

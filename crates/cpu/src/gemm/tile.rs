@@ -85,17 +85,31 @@ impl<'a> A<'a> {
 
 /// One panel of C, at most [`NR`] columns wide.
 pub(super) fn multiply_panel(
-    [m, columns, depth]: [usize; 3],
+    sizes: [usize; 3],
     a: A,
     b: &[f32],
     c: &mut [f32],
     ldc: usize,
     store: Store,
 ) {
+    multiply_before(sizes, a, b, c, ldc, store, None);
+}
+
+/// [`multiply_panel`] that has the cache fetch what is needed next, a few lines with every tile: all at once, it
+/// would have to wait for them.
+pub(super) fn multiply_before(
+    [m, columns, depth]: [usize; 3],
+    a: A,
+    b: &[f32],
+    c: &mut [f32],
+    ldc: usize,
+    store: Store,
+    next: Option<&[f32]>,
+) {
     let full = m / MR;
     if columns == NR {
         if full > 0 {
-            full_tiles(full, depth, a, b, c, ldc, store);
+            full_tiles(full, depth, a, b, c, ldc, store, next);
         }
         if full * MR < m {
             let c = &mut c[full * MR * ldc..];
@@ -119,6 +133,7 @@ pub(super) fn multiply_panel(
 }
 
 /// `tiles` tiles of [`MR`] rows and [`NR`] columns, one below the other.
+#[allow(clippy::too_many_arguments)]
 fn full_tiles(
     tiles: usize,
     depth: usize,
@@ -127,13 +142,14 @@ fn full_tiles(
     c: &mut [f32],
     ldc: usize,
     store: Store,
+    next: Option<&[f32]>,
 ) {
     assert!(a.has(tiles, MR, depth) && b.len() >= depth * NR);
     assert!(c.len() >= (tiles * MR - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
     if !crate::simd::is_portable() {
         // SAFETY: AVX2 and FMA were detected, and the lengths were checked above.
-        return unsafe { avx2::full_tiles(tiles, depth, a, b, c, ldc, store) };
+        return unsafe { avx2::full_tiles(tiles, depth, a, b, c, ldc, store, next) };
     }
     for index in 0..tiles {
         portable_kernel(MR, depth, a.of_tile(index), b, &mut c[index * MR * ldc..], ldc, store);
