@@ -60,12 +60,15 @@ impl Left {
                 let rows = ROWS.min(self.rows - first);
                 for (i, panel) in panels.clone().enumerate() {
                     let c = &mut c[first * ldc + i * NR..];
-                    let next = match panel + 1 {
-                        next if next < panels.end => b.piece(next, block.clone()),
-                        _ => b.piece(panels.start, block.end..(block.end + 1).min(b.layout.rows)),
+                    let next = if panel + 1 < panels.end {
+                        Some(b.piece(panel + 1, block.clone()))
+                    } else if block.end < b.layout.rows {
+                        Some(b.piece(panels.start, block.end..block.end + 1))
+                    } else {
+                        None
                     };
                     let b = b.piece(panel, block.clone());
-                    multiply_before([rows, NR, block.len()], a, b, c, ldc, store, Some(next));
+                    multiply_before([rows, NR, block.len()], a, b, c, ldc, store, next);
                 }
             }
         }

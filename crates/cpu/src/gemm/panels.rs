@@ -204,6 +204,7 @@ mod tests {
             (265, 300, 16, 6),
             (520, 8, 70, 270),
             (31, 20, 48, 33),
+            (264, 20, 160, 33),
         ] {
             let (x, w) = (noise("x", m * k), noise("w", k * n));
             let layout = Layout { rows: m, columns: n };

@@ -95,8 +95,8 @@ pub(super) fn multiply_panel(
     multiply_before(sizes, a, b, c, ldc, store, None);
 }
 
-/// [`multiply_panel`] that has the cache fetch what is needed next, a few lines with every tile: all at once, it
-/// would have to wait for them.
+/// [`multiply_panel`] that has the cache fetch what is needed next, from the beginning of `next` on: a few lines with
+/// every tile, as it would have to wait for all of them at once.
 pub(super) fn multiply_before(
     [m, columns, depth]: [usize; 3],
     a: A,
