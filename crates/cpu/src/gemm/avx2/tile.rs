@@ -65,73 +65,61 @@ macro_rules! step {
     };
 }
 
-/// Writes the sums to C, scaled.
+/// Writes eight sums to C, scaled.
+#[rustfmt::skip]
 macro_rules! set {
-    () => {
-        "vbroadcastss ymm12, [{scale}]
-        vmulps ymm0, ymm0, ymm12
-        vmovups [{c}], ymm0
-        vmulps ymm1, ymm1, ymm12
-        vmovups [{c} + 32], ymm1
-        vmulps ymm2, ymm2, ymm12
-        vmovups [{c} + {ldc}], ymm2
-        vmulps ymm3, ymm3, ymm12
-        vmovups [{c} + {ldc} + 32], ymm3
-        vmulps ymm4, ymm4, ymm12
-        vmovups [{c} + 2 * {ldc}], ymm4
-        vmulps ymm5, ymm5, ymm12
-        vmovups [{c} + 2 * {ldc} + 32], ymm5
-        vmulps ymm6, ymm6, ymm12
-        vmovups [{below}], ymm6
-        vmulps ymm7, ymm7, ymm12
-        vmovups [{below} + 32], ymm7
-        vmulps ymm8, ymm8, ymm12
-        vmovups [{below} + {ldc}], ymm8
-        vmulps ymm9, ymm9, ymm12
-        vmovups [{below} + {ldc} + 32], ymm9
-        vmulps ymm10, ymm10, ymm12
-        vmovups [{below} + 2 * {ldc}], ymm10
-        vmulps ymm11, ymm11, ymm12
-        vmovups [{below} + 2 * {ldc} + 32], ymm11"
+    ($sums:literal, $c:literal) => {
+        concat!(
+            "vmulps ymm", $sums, ", ymm", $sums, ", ymm12\n",
+            "vmovups [", $c, "], ymm", $sums, "\n",
+        )
     };
 }
 
-/// Adds the sums to C, scaled.
+/// Adds eight sums to C, scaled.
+#[rustfmt::skip]
 macro_rules! add {
-    () => {
-        "vbroadcastss ymm12, [{scale}]
-        vfmadd213ps ymm0, ymm12, [{c}]
-        vmovups [{c}], ymm0
-        vfmadd213ps ymm1, ymm12, [{c} + 32]
-        vmovups [{c} + 32], ymm1
-        vfmadd213ps ymm2, ymm12, [{c} + {ldc}]
-        vmovups [{c} + {ldc}], ymm2
-        vfmadd213ps ymm3, ymm12, [{c} + {ldc} + 32]
-        vmovups [{c} + {ldc} + 32], ymm3
-        vfmadd213ps ymm4, ymm12, [{c} + 2 * {ldc}]
-        vmovups [{c} + 2 * {ldc}], ymm4
-        vfmadd213ps ymm5, ymm12, [{c} + 2 * {ldc} + 32]
-        vmovups [{c} + 2 * {ldc} + 32], ymm5
-        vfmadd213ps ymm6, ymm12, [{below}]
-        vmovups [{below}], ymm6
-        vfmadd213ps ymm7, ymm12, [{below} + 32]
-        vmovups [{below} + 32], ymm7
-        vfmadd213ps ymm8, ymm12, [{below} + {ldc}]
-        vmovups [{below} + {ldc}], ymm8
-        vfmadd213ps ymm9, ymm12, [{below} + {ldc} + 32]
-        vmovups [{below} + {ldc} + 32], ymm9
-        vfmadd213ps ymm10, ymm12, [{below} + 2 * {ldc}]
-        vmovups [{below} + 2 * {ldc}], ymm10
-        vfmadd213ps ymm11, ymm12, [{below} + 2 * {ldc} + 32]
-        vmovups [{below} + 2 * {ldc} + 32], ymm11"
+    ($sums:literal, $c:literal) => {
+        concat!(
+            "vfmadd213ps ymm", $sums, ", ymm12, [", $c, "]\n",
+            "vmovups [", $c, "], ymm", $sums, "\n",
+        )
+    };
+}
+
+/// All sums to C.
+macro_rules! save {
+    ($eight:ident) => {
+        concat!(
+            "vbroadcastss ymm12, [{scale}]\n",
+            $eight!(0, "{c}"),
+            $eight!(1, "{c} + 32"),
+            $eight!(2, "{c} + {ldc}"),
+            $eight!(3, "{c} + {ldc} + 32"),
+            $eight!(4, "{c} + 2 * {ldc}"),
+            $eight!(5, "{c} + 2 * {ldc} + 32"),
+            $eight!(6, "{below}"),
+            $eight!(7, "{below} + 32"),
+            $eight!(8, "{below} + {ldc}"),
+            $eight!(9, "{below} + {ldc} + 32"),
+            $eight!(10, "{below} + 2 * {ldc}"),
+            $eight!(11, "{below} + 2 * {ldc} + 32"),
+        )
     };
 }
 
 /// A tile: cleared, `steps`, and saved. What the steps need besides `b` comes last.
 macro_rules! tile {
-    ($target:ident, $b:ident, $steps:expr, $save:expr, $($operands:tt)*) => {
+    ($add:ident, $($rest:tt)*) => {
+        if $add {
+            tile!(@ add, $($rest)*)
+        } else {
+            tile!(@ set, $($rest)*)
+        }
+    };
+    (@ $save:ident, $target:ident, $b:ident, $steps:expr, $($operands:tt)*) => {
         asm!(
-            clear!(), $steps, $save,
+            clear!(), $steps, save!($save),
             b = inout(reg) $b.wrapping_byte_add(128) => _,
             c = in(reg) $target.c,
             ldc = in(reg) $target.ldc * size_of::<f32>(),
@@ -199,13 +187,8 @@ pub(super) unsafe fn column_tile<const ADD: bool>(
     let column = column * size_of::<f32>();
     // SAFETY: reads and writes what the caller says is there.
     unsafe {
-        if ADD {
-            tile!(to, b, column_steps!(), add!(), fours = inout(reg) fours => _,
-                a = inout(reg) a => _, d = inout(reg) fourth => _, column = in(reg) column,);
-        } else {
-            tile!(to, b, column_steps!(), set!(), fours = inout(reg) fours => _,
-                a = inout(reg) a => _, d = inout(reg) fourth => _, column = in(reg) column,);
-        }
+        tile!(ADD, to, b, column_steps!(), fours = inout(reg) fours => _,
+            a = inout(reg) a => _, d = inout(reg) fourth => _, column = in(reg) column,);
     }
 }
 
@@ -278,14 +261,8 @@ pub(super) unsafe fn row_tile<const ADD: bool>(
     let row = row * size_of::<f32>();
     // SAFETY: reads and writes what the caller says is there.
     unsafe {
-        if ADD {
-            tile!(to, b, row_steps!(), add!(),
-                a = inout(reg) a => _, d = inout(reg) fourth => _, row = in(reg) row, jump = in(reg) jump,
-                count = inout(reg) count => _, fours = in(reg) fours, four = out(reg) _,);
-        } else {
-            tile!(to, b, row_steps!(), set!(),
-                a = inout(reg) a => _, d = inout(reg) fourth => _, row = in(reg) row, jump = in(reg) jump,
-                count = inout(reg) count => _, fours = in(reg) fours, four = out(reg) _,);
-        }
+        tile!(ADD, to, b, row_steps!(),
+            a = inout(reg) a => _, d = inout(reg) fourth => _, row = in(reg) row, jump = in(reg) jump,
+            count = inout(reg) count => _, fours = in(reg) fours, four = out(reg) _,);
     }
 }
