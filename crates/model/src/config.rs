@@ -103,6 +103,9 @@ pub struct ModelConfig {
     /// Where attention sees the last positions alone, if anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sliding_window: Option<SlidingWindow>,
+    /// Blocks that were cut out, by the numbers they had; only for policies that compute with a block's number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed_blocks: Vec<usize>,
     /// The residual policy.
     pub residual: ResidualConfig,
 }
@@ -184,10 +187,19 @@ impl ModelConfig {
             refuse("rope_scaling", value, reason)?;
         }
         self.check_window()?;
+        let rising = self.removed_blocks.windows(2).all(|pair| pair[0] < pair[1]);
+        let depth = self.n_layers + self.removed_blocks.len();
+        if !rising || self.removed_blocks.last().is_some_and(|&last| last >= depth) {
+            let reason = format!(
+                "they must be blocks between 0 and {} of the model before the cut, each once and in rising order",
+                depth - 1
+            );
+            refuse("removed_blocks", format!("{:?}", self.removed_blocks), reason)?;
+        }
         self.residual.check(&self.dimensions())?;
         if self.residual.skipped_keys() == SkippedKeys::Drop && self.depth_kv != DepthKv::None {
             let reason = "tokens leave depth slots behind, but the residual policy drops the keys of tokens \
-                          that skip; set depth_kv to \"none\", or skip_kv of nag or mgr to \"keep\"";
+                          that skip; set depth_kv to \"none\", or its skip_kv to \"keep\"";
             refuse("depth_kv", "not \"none\"", reason)?;
         }
         Ok(())
@@ -231,7 +243,8 @@ impl ModelConfig {
 
     /// What the residual policy needs to know.
     pub fn dimensions(&self) -> Dimensions {
-        Dimensions { width: self.d_model, blocks: self.n_layers, norm_eps: self.norm_eps }
+        let removed = self.removed_blocks.clone();
+        Dimensions { removed, ..Dimensions::new(self.d_model, self.n_layers, self.norm_eps) }
     }
 
     /// Width of all keys, or of all values, of a layer.
@@ -270,6 +283,7 @@ pub(crate) mod tests {
             mlp_bias: false,
             rope_scaling: None,
             sliding_window: None,
+            removed_blocks: Vec::new(),
             residual: ResidualConfig::default(),
         }
     }
@@ -324,7 +338,9 @@ pub(crate) mod tests {
     #[test]
     fn what_says_nothing_is_left_out_of_the_file() {
         let text = serde_json::to_string(&small()).unwrap();
-        for key in ["attention_bias", "mlp_bias", "rope_scaling", "sliding_window"] {
+        for key in
+            ["attention_bias", "mlp_bias", "rope_scaling", "sliding_window", "removed_blocks"]
+        {
             assert!(!text.contains(key), "{key}");
         }
         let config = ModelConfig {
@@ -332,6 +348,7 @@ pub(crate) mod tests {
             mlp_bias: true,
             rope_scaling: Some(RopeScaling::Linear { factor: 2.0 }),
             sliding_window: Some(SlidingWindow { size: 4, blocks: Some(vec![1]) }),
+            removed_blocks: Vec::new(),
             ..small()
         };
         assert_eq!((config.window(0), config.window(1)), (None, Some(4)));

@@ -9,8 +9,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 use hadal_kernels::{Targets, change_values, embed, fuses, head_loss, linear, take_gradient};
 use hadal_residual::{
-    AnyResidual, BASE_STD, Conduct, Declared, Init, Memory, ResidualConfig, Silent, Site,
-    SkippedKeys, Skipping, Stored, Weights,
+    AnyResidual, Conduct, Declared, Init, Memory, Silent, Site, SkippedKeys, Skipping, Stored,
+    Weights,
 };
 use std::collections::HashMap;
 use std::mem;
@@ -53,12 +53,9 @@ impl Decoder {
     /// Builds the model from wherever the weights come from. The config must have been checked.
     pub(crate) fn declare(config: &ModelConfig, mut weights: Weights) -> Self {
         let table = [config.vocab_size, config.d_model];
-        let (embed_init, head_init) = match &config.residual {
-            // The magnitude of an embedding is where NAG's inverse temperature starts, so it must not
-            // be tiny: logits are bounded by it. Its mean has no meaning.
-            ResidualConfig::NormAgnostic(_) => (Init::CentredRows { std: 1.0 }, Init::UnitRows),
-            _ => (Init::Normal { std: BASE_STD }, Init::Normal { std: BASE_STD }),
-        };
+        let tables = config.residual.tables();
+        let embed_init = Init::Rows { std: tables.embed_std, rule: tables.embed_rows };
+        let head_init = Init::Rows { std: tables.head_std, rule: tables.head_rows };
         Self {
             embed: weights.param("embed.weight", table, embed_init),
             head: (!config.tie_embeddings).then(|| weights.param("head.weight", table, head_init)),

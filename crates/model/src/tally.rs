@@ -42,7 +42,7 @@ impl SiteFlops {
         let [d, ff, q] =
             [config.d_model, config.d_ff, config.n_heads * config.head_dim].map(|n| n as u64);
         let kv = config.kv_width() as u64;
-        let gate = config.residual.deciding(site, d);
+        let gate = config.residual.deciding(site, &config.dimensions());
         match site.kind() {
             SubLayer::Attention => {
                 let slots = match config.depth_kv {
@@ -146,7 +146,7 @@ impl Tally {
         let policy = config.residual.cost(&config.dimensions()).flops;
         let each_site = config.dimensions().each_site();
         let counted =
-            each_site.map(|site| config.residual.deciding(site, config.d_model as u64)).sum();
+            each_site.map(|site| config.residual.deciding(site, &config.dimensions())).sum();
         self.flops(config) + self.tokens * policy.saturating_sub(counted)
     }
 

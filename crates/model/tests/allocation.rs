@@ -66,6 +66,7 @@ fn config(policy: &str, width: usize) -> ModelConfig {
         mlp_bias: false,
         rope_scaling: None,
         sliding_window: None,
+        removed_blocks: Vec::new(),
         residual: policy.parse().unwrap(),
     }
 }

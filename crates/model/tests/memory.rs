@@ -68,6 +68,7 @@ fn config(residual: ResidualConfig, blocks: usize) -> ModelConfig {
         mlp_bias: false,
         rope_scaling: None,
         sliding_window: None,
+        removed_blocks: Vec::new(),
         residual,
     }
 }

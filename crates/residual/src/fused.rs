@@ -4,7 +4,7 @@ use crate::norm::RmsNorm;
 use crate::probe::Place;
 use crate::residual::SubLayers;
 use crate::site::Site;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use hadal_cpu::streams::{Stream, Walk};
 use hadal_kernels::{Junctions, Rows, share};
 
@@ -36,6 +36,15 @@ pub struct Passage {
 /// One flat tensor of a junction's parameters, in order.
 pub(crate) fn join(parts: Vec<Tensor<1>>) -> Tensor<1> {
     Tensor::cat(parts, 0)
+}
+
+/// The same where there may be one or none.
+pub(crate) fn join_any(mut parts: Vec<Tensor<1>>, device: &Device) -> Tensor<1> {
+    match parts.len() {
+        0 => Tensor::zeros([0], device),
+        1 => parts.swap_remove(0),
+        _ => join(parts),
+    }
 }
 
 /// The gain of the norm in front of a reader.

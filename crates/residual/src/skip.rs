@@ -37,6 +37,19 @@ impl Thresholds {
         }
     }
 
+    /// Those of the sub-layers that stay when others are removed.
+    pub fn keeping(&self, stays: impl Fn(Site) -> bool) -> Self {
+        match self {
+            Self::PerSite(thresholds) => Self::PerSite(
+                (0..thresholds.len())
+                    .filter(|&l| stays(Site::new(l)))
+                    .map(|l| thresholds[l])
+                    .collect(),
+            ),
+            other => other.clone(),
+        }
+    }
+
     fn all(&self) -> Vec<f64> {
         match self {
             Self::One(threshold) => vec![*threshold],
@@ -85,26 +98,27 @@ impl Skipping {
     }
 
     /// Refuses numbers that make no rule.
-    pub(crate) fn check<C: PolicyConfig>(
+    pub(crate) fn check(
         &self,
+        policy: &dyn PolicyConfig,
         dimensions: &Dimensions,
     ) -> Result<(), InvalidPolicy> {
         if let Thresholds::PerSite(thresholds) = &self.thresholds
             && thresholds.len() != dimensions.sites()
         {
-            return Err(C::refuse(format!(
+            return Err(policy.refuse(format!(
                 "skip_threshold lists {} numbers, but there are {} sub-layers",
                 thresholds.len(),
                 dimensions.sites()
             )));
         }
         if let Some(tau) = self.thresholds.all().iter().find(|t| !(**t >= 0.0 && t.is_finite())) {
-            return Err(C::refuse(format!(
+            return Err(policy.refuse(format!(
                 "skip_threshold is {tau}, but it must be zero or a positive number"
             )));
         }
         if !(0.0..=1.0).contains(&self.shrink) {
-            return Err(C::refuse(format!(
+            return Err(policy.refuse(format!(
                 "skip_shrink is {}, but it is a share between 0 and 1",
                 self.shrink
             )));

@@ -144,7 +144,7 @@ impl<M: Mixer> Residual for MixedStreams<M> {
 }
 
 /// Cost of mixing n streams, where finding the weights takes `weights` FLOPs at each site.
-pub fn mixing_cost(dimensions: &Dimensions, n: u64, weights: u64) -> Cost {
+pub(crate) fn mixing_cost(dimensions: &Dimensions, n: u64, weights: u64) -> Cost {
     let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
     let mixing = 2 * n * d + 2 * n * n * d + 2 * n * d;
     Cost {

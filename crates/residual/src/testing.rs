@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 /// A small model's dimensions.
 pub(crate) fn dimensions(width: usize, blocks: usize) -> Dimensions {
-    Dimensions { width, blocks, norm_eps: 1e-6 }
+    Dimensions::new(width, blocks, 1e-6)
 }
 
 /// Repeatable normal values of standard deviation one; the name tells draws apart.

@@ -27,7 +27,8 @@ pub(crate) struct Policies {
 }
 
 /// A model that every sensible setting fits.
-const NOMINAL: Dimensions = Dimensions { width: 1024, blocks: 1024, norm_eps: 1e-6 };
+const NOMINAL: Dimensions =
+    Dimensions { width: 1024, blocks: 1024, norm_eps: 1e-6, removed: Vec::new() };
 
 impl Policies {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {

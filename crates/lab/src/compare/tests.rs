@@ -58,9 +58,8 @@ fn whatever_is_not_of_the_residual_stream_is_refused_by_name() {
 fn a_recipe_reaches_its_own_variant_and_nobody_else() {
     let nag = "[[variant]]\nresidual = \"nag\"\nnag_alpha_warmup = 5\nnag_gate_slowdown = 3";
     let plan = suite("seeds = [4]", &format!("{TWO}{nag}")).plan(&Pace::new()).unwrap();
-    let recipe = |run: &PlannedRun| {
-        (run.config.train.nag_alpha_warmup, run.config.optimizer.nag_gate_slowdown)
-    };
+    let recipe =
+        |run: &PlannedRun| (run.config.train.gain_warmup, run.config.optimizer.gate_slowdown);
     let recipes: Vec<_> = plan.iter().map(recipe).collect();
     assert_eq!(recipes, [(0, 12.0), (0, 12.0), (5, 3.0)]);
 }
@@ -74,7 +73,7 @@ fn skipping_reaches_its_own_variant_and_is_refused_for_others() {
     let skip = plan[2].config.skip.as_ref().unwrap();
     assert_eq!((skip.rate, skip.kv, skip.ramp), (0.25, SkippedKeys::Drop, 0.2));
     let said = complaint(&format!("{BODY}[[variant]]\nresidual = \"lns\"\nskip_rate = 0.1"));
-    assert!(said.contains("skip_rate is of nag and mgr's recipe, but `lns` is lns"), "{said}");
+    assert!(said.contains("skip_rate is of mgr and nag's recipe, but `lns` is lns"), "{said}");
     let said = complaint(&format!("{BODY}[[variant]]\nresidual = \"nag\"\nskip_rate = 1.5"));
     assert!(said.contains("skip.rate is 1.5"), "{said}");
 }

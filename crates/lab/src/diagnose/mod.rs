@@ -158,7 +158,7 @@ fn diagnostics(
 ) -> Vec<Box<dyn Diagnostic>> {
     let config = decoder.config();
     let blocks = config.n_layers;
-    let bounds = || Bounds::new(&config.residual, blocks);
+    let bounds = || Bounds::new(&config.residual, &config.dimensions());
     let lanes = lanes::parameters(decoder);
     let log_gain = lanes.as_ref().map_or(0.0, |(_, log_gain)| *log_gain);
     let wanted = Kind::ALL.into_iter().filter(|kind| options.has(*kind));

@@ -31,6 +31,7 @@ fn config(residual: &str, blocks: usize) -> ModelConfig {
         mlp_bias: false,
         rope_scaling: None,
         sliding_window: None,
+        removed_blocks: Vec::new(),
         residual: residual.parse().unwrap(),
     }
 }
@@ -108,7 +109,8 @@ fn an_identity_block_turns_nothing_and_is_not_missed() {
         assert_close(removals.change(1, part).unwrap(), 0.0, 1e-6);
     }
     assert!(removals.change(0, 0).unwrap().abs() > 1e-3);
-    let writes = seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, 3)));
+    let writes =
+        seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, &config.dimensions())));
     assert_eq!((writes.turn(2), writes.turn(3)), (Some(0.0), Some(0.0)));
     assert!(writes.turn(4).unwrap() > 1.0);
 }
@@ -196,7 +198,8 @@ fn the_angle_of_a_nag_sub_layer_is_the_arc_tangent_of_its_gain() {
     let batch = batch(3, 6);
     let (alphas, log_gain) = lanes::parameters(&decoder).unwrap();
     let lanes = seen(&decoder, &batch, Lanes::new(alphas.clone(), log_gain));
-    let writes = seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, 3)));
+    let writes =
+        seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, &config.dimensions())));
     for (site, alpha) in alphas.iter().enumerate() {
         let rotation = lanes.rotation(site).unwrap();
         assert_close(writes.turn(site).unwrap(), rotation, 1e-4);
@@ -204,7 +207,11 @@ fn the_angle_of_a_nag_sub_layer_is_the_arc_tangent_of_its_gain() {
         assert_close(rotation, (0.5 * alpha).atan().to_degrees(), 0.1);
     }
     // The norm lane grows by what the rotations say.
-    let output = seen(&decoder, &batch, Output::new(3, Bounds::new(&config.residual, 3), log_gain));
+    let output = seen(
+        &decoder,
+        &batch,
+        Output::new(3, Bounds::new(&config.residual, &config.dimensions()), log_gain),
+    );
     let expected: f64 =
         (0..6).map(|site| 1.0 + lanes.rotation(site).unwrap().to_radians().tan().powi(2)).product();
     assert_close(output.growth()[3].unwrap(), expected, 0.02);
@@ -243,7 +250,7 @@ fn a_fresh_prenorm_stream_grows_within_the_bounds_of_xiong() {
             d_ff: 40,
             ..config(kind, blocks)
         };
-        let bounds = Bounds::new(&config.residual, blocks);
+        let bounds = Bounds::new(&config.residual, &config.dimensions());
         let mut output = Output::new(blocks, bounds.clone(), 0.0);
         for seed in 0..SEEDS {
             let decoder = xiong_model(&config, seed).valid();

@@ -18,6 +18,7 @@ fn config(residual: &str, blocks: usize) -> ModelConfig {
         mlp_bias: false,
         rope_scaling: None,
         sliding_window: None,
+        removed_blocks: Vec::new(),
         model_type: "hadal".into(),
         vocab_size: 19,
         d_model: 16,

@@ -16,6 +16,7 @@ fn config(residual: &str) -> ModelConfig {
         mlp_bias: false,
         rope_scaling: None,
         sliding_window: None,
+        removed_blocks: Vec::new(),
         model_type: "hadal".into(),
         vocab_size: 499,
         d_model: 16,

@@ -17,7 +17,7 @@ use super::state::{self, State};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
 use hadal_model::{CheckpointError, Decoder, ModelConfig, Tally, save};
-use hadal_residual::{Conduct, ResidualConfig};
+use hadal_residual::Conduct;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
@@ -363,12 +363,11 @@ fn fingerprint(config: &RunConfig) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// NAG's gains rise from nothing over the first steps: their share of their full size in the step that
-/// makes `done`. Other policies have none.
+/// Gains that rise from nothing over the first steps: their share of their full size in the step that makes
+/// `done`. One for policies that have none.
 pub(crate) fn warmth(config: &RunConfig, done: u64) -> f64 {
-    let length = config.train.nag_alpha_warmup;
-    let warms = matches!(config.residual, ResidualConfig::NormAgnostic(_));
-    if warms && done < length { done as f64 / length as f64 } else { 1.0 }
+    let length = config.train.gain_warmup;
+    if config.residual.warms_up() && done < length { done as f64 / length as f64 } else { 1.0 }
 }
 
 /// The model for the data; its vocabulary must hold the data's.

@@ -115,7 +115,7 @@ fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
 #[test]
 fn every_operation_of_a_pass_is_fused() {
     let depth_is_plain = |residual: &ResidualConfig| match residual {
-        ResidualConfig::PreNorm(prenorm) => prenorm.capacity.is_some(),
+        ResidualConfig::MixtureOfDepths(_) => true,
         other => matches!(other.about().kind, "highway" | "denseformer"),
     };
     for config in configs().into_iter().filter(|config| config.depth_kv == DepthKv::None) {

@@ -220,7 +220,7 @@ fn the_cost_of_a_model_is_what_a_full_sequence_takes_while_it_learns() {
     let tally = counted(&decoder, &text(2, 8));
     let cost = ModelCost::of(&config).unwrap();
     let branches = cost.forward_flops_per_token - cost.residual_flops_per_token;
-    let deciding = config.residual.deciding(Site::new(2), config.d_model as u64);
+    let deciding = config.residual.deciding(Site::new(2), &config.dimensions());
     assert_eq!(tally.flops(&config), tally.tokens * (branches + deciding));
     let dense = ModelCost::of(&ModelConfig { max_seq_len: 8, ..base() }).unwrap();
     assert!(cost.forward_flops_per_token < dense.forward_flops_per_token);

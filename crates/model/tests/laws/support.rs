@@ -82,6 +82,7 @@ pub(crate) fn base() -> ModelConfig {
         mlp_bias: false,
         rope_scaling: None,
         sliding_window: None,
+        removed_blocks: Vec::new(),
         residual: ResidualConfig::default(),
     }
 }
@@ -131,6 +132,7 @@ fn imported() -> Vec<ModelConfig> {
         mlp_bias: true,
         rope_scaling: Some(RopeScaling::Yarn(yarn)),
         sliding_window: window(4, Some(vec![0, 2])),
+        removed_blocks: Vec::new(),
         qk_norm: true,
         ..base()
     };

@@ -197,7 +197,7 @@ mod tests {
         }
         let said = wrong("prenorm", &[]);
         assert!(said.starts_with("skip.rate is 0.25: residual policy prenorm"), "{said}");
-        assert!(said.contains("nag and mgr"), "{said}");
+        assert!(said.contains("mgr and nag"), "{said}");
         let said = wrong("nag:skip_threshold=0.1", &[]);
         assert!(said.contains("residual.skip_threshold is set: [skip] finds"), "{said}");
         let said = with("nag", &["skip.per=kind"]).unwrap_err().to_string();

@@ -1,20 +1,21 @@
 //! The router chooses, the predictor learns, and whoever does not run keeps every bit.
 
+use super::router::*;
 use super::*;
-use crate::prenorm::PreNormConfig;
+use crate::policies::prenorm::PreNormConfig;
 use crate::probe::{Recorder, Silent};
-use crate::residual::{Residual, SubLayers};
-use crate::skip::Conduct;
+use crate::residual::SubLayers;
 use crate::testing::{
     Stand, assert_close, assert_gradients, assert_near, chosen, dimensions, drawn, fresh, normal,
     random, traverse, values, watched,
 };
 use burn::tensor::Device;
+use hadal_cpu::Route;
 
 const WIDTH: usize = 8;
 
-fn config(capacity: f64, every: usize) -> PreNormConfig {
-    PreNormConfig { capacity: Some(capacity), every }
+fn config(capacity: f64, every: usize) -> MixtureOfDepthsConfig {
+    MixtureOfDepthsConfig { capacity, every }
 }
 
 fn learning<R: Residual>(mut policy: R) -> R {
@@ -66,7 +67,7 @@ fn extra_loss<R: Residual>(policy: &R, embedding: Tensor<3>) -> Option<Tensor<1>
 fn every_other_block_is_routed_beginning_with_the_second() {
     let routed = |every| -> Vec<usize> {
         let routing = Routing { capacity: 0.5, every };
-        (0..6).filter(|&block| routing.routes(block)).collect()
+        (0..6).filter(|&block| routing.routes(block, &dimensions(WIDTH, 6))).collect()
     };
     assert_eq!(routed(2), [1, 3, 5]);
     assert_eq!(routed(1), [0, 1, 2, 3, 4, 5]);
@@ -100,20 +101,19 @@ fn the_largest_weights_of_each_sequence_run_and_the_earlier_of_equal_ones() {
 #[test]
 fn nonsense_is_refused_with_a_remedy() {
     let refusal = |capacity, every| {
-        let config = PreNormConfig { capacity, every };
+        let config = MixtureOfDepthsConfig { capacity, every };
         config.check(&dimensions(WIDTH, 4)).unwrap_err().to_string()
     };
     for capacity in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY] {
-        let text = refusal(Some(capacity), 2);
+        let text = refusal(capacity, 2);
         assert!(text.contains(&format!("capacity is {capacity}")), "{text}");
         assert!(text.contains("above 0, at most 1"), "{text}");
     }
     for every in [0, 5] {
-        let text = refusal(Some(0.5), every);
+        let text = refusal(0.5, every);
         assert!(text.contains(&format!("every is {every}")), "{text}");
         assert!(text.contains("between 1 and 4"), "{text}");
     }
-    assert!(refusal(None, 3).contains("no block is routed without a capacity"));
     assert_eq!(config(1.0, 4).check(&dimensions(WIDTH, 4)), Ok(()));
 }
 
@@ -263,7 +263,7 @@ fn gradients_agree_with_central_differences() {
 }
 
 /// What the router of the second block has its predictor learn from these tokens.
-fn lesson(x: &Tensor<3>, weights: &mut Weights) -> (Tensor<1>, MixtureOfDepths) {
+fn lesson(x: &Tensor<3>, weights: &mut Weights) -> (Tensor<1>, Routers) {
     let mut mixture = Routing { capacity: 0.5, every: 2 }.init(&small(), weights);
     mixture.learn(true);
     let mut choice = mixture.choose(Site::new(2), x, &mut Silent).unwrap();
@@ -316,10 +316,11 @@ fn a_predictor_learns_from_nothing_but_its_cross_entropy_and_nothing_else_from_i
 fn only_a_model_that_learns_asks_for_its_predictors_to_learn() {
     let embedding = normal("embedding", [2, 4, WIDTH]);
     let asked = |policy: &_| extra_loss(policy, embedding.clone()).is_some();
-    let (mixture, plain) = (config(0.5, 2), PreNormConfig::default());
+    let plain = learning(random(&PreNormConfig {}, &small()));
+    assert!(extra_loss(&plain, embedding.clone()).is_none());
+    let mixture = config(0.5, 2);
     assert!(asked(&learning(random(&mixture, &small()))));
     assert!(!asked(&random(&mixture, &small())));
-    assert!(!asked(&learning(random(&plain, &small()))));
     // All blocks have a say, whatever their number.
     let both = values(extra_loss(&learning(random(&config(0.5, 1), &small())), embedding).unwrap());
     assert!((0.1..2.0).contains(&both[0]), "{both:?}");

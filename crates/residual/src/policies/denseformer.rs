@@ -4,9 +4,9 @@
 //! start `a_ii = 1` and the rest is zero, which is PreNorm. Pagliardini et al., "DenseFormer",
 //! arXiv 2402.02622 (dilation 1, period 1).
 
+use crate::additive::additive_cost;
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, PolicyConfig};
-use crate::prenorm::additive_cost;
 use crate::probe::{Place, Probe, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site, SubLayer};
@@ -23,14 +23,16 @@ pub struct DenseFormerConfig {}
 impl PolicyConfig for DenseFormerConfig {
     type Policy = DenseFormer;
 
-    const ABOUT: About = About {
-        kind: "denseformer",
-        summary: "prenorm blocks followed by a learned average over all earlier blocks",
-        equation: "x = sum_{j<=i} a_ij X_j after block i",
-        state: "(blocks + 1) d",
-        parameters: "sum_{i=1..blocks} (i + 1)",
-        paper: "Pagliardini et al. 2024, arXiv 2402.02622",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "denseformer",
+            summary: "prenorm blocks followed by a learned average over all earlier blocks",
+            equation: "x = sum_{j<=i} a_ij X_j after block i",
+            state: "(blocks + 1) d",
+            parameters: "sum_{i=1..blocks} (i + 1)",
+            paper: "Pagliardini et al. 2024, arXiv 2402.02622",
+        }
+    }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let base = additive_cost(dimensions);
@@ -130,7 +132,7 @@ impl Residual for DenseFormer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prenorm::PreNormConfig;
+    use crate::policies::prenorm::PreNormConfig;
     use crate::probe::{Recorder, Silent};
     use crate::testing::{
         Stand, assert_close, chosen, dimensions, normal, random, random_norms, traverse, values,

@@ -22,21 +22,23 @@ use serde::{Deserialize, Serialize};
 pub struct SiameseNormConfig {}
 
 /// What a write to the PostNorm stream is multiplied by.
-fn write_scale(site: Site) -> f64 {
-    1.0 / (2.0 * (site.block() + 1) as f64).sqrt()
+fn write_scale(site: Site, dimensions: &Dimensions) -> f64 {
+    1.0 / (2.0 * (dimensions.depth_of(site.block()) + 1) as f64).sqrt()
 }
 
 impl PolicyConfig for SiameseNormConfig {
     type Policy = SiameseNorm;
 
-    const ABOUT: About = About {
-        kind: "siamese",
-        summary: "a postnorm and a prenorm stream that share their sub-layers",
-        equation: "x = RMSNorm_post(x); z = F_l(x + RMSNorm_pre(y)); x' = x + z/sqrt(2 block); y' = y + z",
-        state: "2 d",
-        parameters: "2 d (L + 1)",
-        paper: "SiameseNorm 2026, arXiv 2602.08064",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "siamese",
+            summary: "a postnorm and a prenorm stream that share their sub-layers",
+            equation: "x = RMSNorm_post(x); z = F_l(x + RMSNorm_pre(y)); x' = x + z/sqrt(2 block); y' = y + z",
+            state: "2 d",
+            parameters: "2 d (L + 1)",
+            paper: "SiameseNorm 2026, arXiv 2602.08064",
+        }
+    }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
@@ -49,7 +51,12 @@ impl PolicyConfig for SiameseNormConfig {
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
-        vec![InitialGate::by_depth("post-stream write", dimensions, |l| write_scale(Site::new(l)))]
+        let scale = |l| write_scale(Site::new(l), dimensions);
+        vec![InitialGate::by_depth("post-stream write", dimensions, scale)]
+    }
+
+    fn depends_on_depth(&self) -> bool {
+        true
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> SiameseNorm {
@@ -60,7 +67,10 @@ impl PolicyConfig for SiameseNormConfig {
         SiameseNorm {
             norms: sub_layer_norms(dimensions, weights),
             pairs,
-            write_scales: dimensions.each_site().map(write_scale).collect(),
+            write_scales: dimensions
+                .each_site()
+                .map(|site| write_scale(site, dimensions))
+                .collect(),
             out: Pair::new("out", dimensions, weights),
             final_norm: final_norm(dimensions, weights),
         }
@@ -69,7 +79,7 @@ impl PolicyConfig for SiameseNormConfig {
 
 /// The norms that bring the two streams together.
 #[derive(Module, Debug)]
-pub struct Pair {
+pub(crate) struct Pair {
     post: RmsNorm,
     pre: RmsNorm,
 }

@@ -1,23 +1,14 @@
-//! Mixture-of-Depths: some blocks run for a few tokens of each sequence, and a router chooses them.
+//! Who runs a routed block.
 //!
-//! In a routed block each token has a weight `z_t = <w, x_t>`. Of a sequence of T tokens the
-//! `k = ceil(capacity T)` with the largest weights run, the earlier ones where weights are equal:
-//!
-//! `x'_t = x_t + z_t (a_t + m_t)` with `a = attn(norm(x))` and `m = mlp(norm(x + a))`, else `x'_t = x_t`.
-//!
-//! The paper writes `z_t f_t`; that f is all that the block writes, attention and MLP together, is our
-//! reading. Tokens that do not run have no keys in the block. The factor z sends gradient into the router.
-//!
-//! Who is among the top k depends on later tokens, which a text that is being generated does not have. So it
-//! decides only while the model learns. Otherwise a small network guesses from the token alone:
+//! Which tokens are among the top k depends on later tokens, which a text that is being generated does not have. So
+//! the top k decide only while the model learns. Otherwise a small network guesses from the token alone:
 //! it runs if `v . relu(U rms(x_t) + b) + c > 0`. The network learns by cross-entropy whether the token was
-//! among the top k, from a detached x: nothing else learns from it. Raposo et al., "Mixture-of-Depths:
-//! Dynamically allocating compute in transformer-based language models", arXiv 2404.02258.
+//! among the top k, from a detached x: nothing else learns from it.
 
-use crate::policy::{Cost, InvalidPolicy, PolicyConfig};
+use crate::policy::Cost;
 use crate::pool::project;
 use crate::probe::{Place, Probe, Signal, show};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site};
 use crate::skip::skipped;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
@@ -42,28 +33,9 @@ pub(crate) struct Routing {
 }
 
 impl Routing {
-    pub(crate) fn check<C: PolicyConfig>(
-        &self,
-        dimensions: &Dimensions,
-    ) -> Result<(), InvalidPolicy> {
-        let Self { capacity, every } = *self;
-        if !(capacity > 0.0 && capacity <= 1.0) {
-            return Err(C::refuse(format!(
-                "capacity is {capacity}, but it is the share of tokens that run a routed block: above 0, at most 1"
-            )));
-        }
-        if every == 0 || every > dimensions.blocks {
-            return Err(C::refuse(format!(
-                "every is {every}, but one block in so many is routed: with {} blocks it is between 1 and {}",
-                dimensions.blocks, dimensions.blocks
-            )));
-        }
-        Ok(())
-    }
-
     /// Whether a block is routed: every other one, beginning with the second, if `every` is 2.
-    pub(crate) fn routes(&self, block: usize) -> bool {
-        (block + 1).is_multiple_of(self.every)
+    pub(crate) fn routes(&self, block: usize, dimensions: &Dimensions) -> bool {
+        (dimensions.depth_of(block) + 1).is_multiple_of(self.every)
     }
 
     /// Tokens of a sequence that run a routed block.
@@ -79,7 +51,8 @@ impl Routing {
 
     /// What deciding and weighing adds to a stream.
     pub(crate) fn cost(&self, dimensions: &Dimensions) -> Cost {
-        let routed = (0..dimensions.blocks).filter(|&block| self.routes(block)).count() as u64;
+        let routed =
+            (0..dimensions.blocks).filter(|&block| self.routes(block, dimensions)).count() as u64;
         let d = dimensions.width as u64;
         Cost {
             flops: routed * (Self::deciding(d) + Cost::rms(d) + 2 * d),
@@ -89,11 +62,11 @@ impl Routing {
         }
     }
 
-    pub(crate) fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> MixtureOfDepths {
+    pub(crate) fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Routers {
         let mut router = |block| Router::new(self.capacity, block, dimensions.width, weights);
-        MixtureOfDepths {
+        Routers {
             blocks: (0..dimensions.blocks)
-                .map(|block| self.routes(block).then(|| router(block)))
+                .map(|block| self.routes(block, dimensions).then(|| router(block)))
                 .collect(),
             routing: *self,
             eps: dimensions.norm_eps,
@@ -104,16 +77,16 @@ impl Routing {
 
 /// The routers of a model.
 #[derive(Module, Debug)]
-pub struct MixtureOfDepths {
+pub(crate) struct Routers {
     /// Of each block that is routed.
-    blocks: Vec<Option<Router>>,
+    pub(super) blocks: Vec<Option<Router>>,
     #[module(skip)]
     routing: Routing,
     eps: f64,
     learning: bool,
 }
 
-impl MixtureOfDepths {
+impl Routers {
     /// Whether parameters are being learned, so that decisions may use later tokens.
     pub(crate) fn learn(&mut self, learning: bool) {
         self.learning = learning;
@@ -157,9 +130,9 @@ impl MixtureOfDepths {
 
 /// The weights of a block's tokens, and a guess which of them will be large.
 #[derive(Module, Debug)]
-pub struct Router {
-    weight: Param<Tensor<1>>,
-    predictor: Predictor,
+pub(crate) struct Router {
+    pub(super) weight: Param<Tensor<1>>,
+    pub(super) predictor: Predictor,
 }
 
 impl Router {
@@ -181,11 +154,11 @@ impl Router {
 
 /// Guesses from a token alone whether it is among the top k of its sequence.
 #[derive(Module, Debug)]
-pub struct Predictor {
-    hidden: Param<Tensor<2>>,
-    hidden_bias: Param<Tensor<1>>,
-    out: Param<Tensor<1>>,
-    out_bias: Param<Tensor<1>>,
+pub(crate) struct Predictor {
+    pub(super) hidden: Param<Tensor<2>>,
+    pub(super) hidden_bias: Param<Tensor<1>>,
+    pub(super) out: Param<Tensor<1>>,
+    pub(super) out_bias: Param<Tensor<1>>,
 }
 
 impl Predictor {
@@ -213,7 +186,7 @@ impl Predictor {
     }
 }
 
-/// A parameter's value. Where nothing learns from it, no graph may keep it: nobody would go back through
+/// A parameter's value. Where nothing learns from it, no graph may keep it: no backward pass would go through
 /// that graph, and the parameter could no longer change where it is.
 fn read<const D: usize>(param: &Param<Tensor<D>>, learns: bool) -> Tensor<D> {
     if learns { param.val() } else { param.val().detach() }
@@ -251,7 +224,7 @@ impl Choice {
 }
 
 /// A stream in the middle of a routed block.
-pub struct Inside {
+pub(crate) struct Inside {
     pub(crate) choice: Choice,
     /// What came in, `[B, T, d]`
     entry: Tensor<3>,
@@ -302,18 +275,13 @@ impl Inside {
     }
 }
 
-/// Whether a block ends at a site.
-pub(crate) fn ends_block(site: Site) -> bool {
-    site.kind() == SubLayer::Mlp
-}
-
 /// A predictor's verdict; a NaN runs, so that it is seen.
 fn guessed(logit: f32) -> bool {
     logit > 0.0 || logit.is_nan()
 }
 
 /// Marks the largest weights of each sequence.
-fn largest(weights: &[f32], time: usize, routing: Routing) -> Vec<bool> {
+pub(super) fn largest(weights: &[f32], time: usize, routing: Routing) -> Vec<bool> {
     let mut chosen = vec![false; weights.len()];
     // A NaN runs, so that it is seen.
     let rank = |weight: f32| if weight.is_nan() { f32::INFINITY } else { weight };
@@ -330,7 +298,7 @@ fn largest(weights: &[f32], time: usize, routing: Routing) -> Vec<bool> {
 }
 
 /// The mean binary cross-entropy of logits, in a form that does not overflow.
-fn surprise(logits: Tensor<3>, targets: Tensor<3>) -> Tensor<1> {
+pub(super) fn surprise(logits: Tensor<3>, targets: Tensor<3>) -> Tensor<1> {
     let tail = (-logits.clone().abs()).exp().log1p();
     (relu(logits.clone()) - logits * targets + tail).mean()
 }
@@ -344,6 +312,3 @@ fn numbers(values: impl Iterator<Item = bool>, like: &Tensor<3>) -> Tensor<3> {
     let values: Vec<f32> = values.map(|value| f32::from(u8::from(value))).collect();
     Tensor::from_data(TensorData::new(values, like.dims()), &like.device())
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,8 +3,8 @@
 mod skipping;
 
 use super::*;
-use crate::attnres::AttentionResidualsConfig;
-use crate::highway::{HighwayConfig, HighwayGate};
+use crate::policies::attnres::AttentionResidualsConfig;
+use crate::policies::highway::{HighwayConfig, HighwayGate};
 use crate::probe::{Recorder, Silent};
 use crate::testing::{
     Stand, assert_close, assert_gradients, assert_near, assert_tokens_are_independent, chosen,

@@ -122,18 +122,24 @@ impl MultiGateConfig {
 impl PolicyConfig for MultiGateConfig {
     type Policy = MultiGate;
 
-    const ABOUT: About = About {
-        kind: "mgr",
-        summary: "n streams with gated writes and attention-pooled reads; bounded and invertible",
-        equation: "h = sum_i softmax_i(w.rms(s_i)/sqrt(d)) s_i; s'_i = s_i + beta_i (F_l(h) - s_i)",
-        state: "n d",
-        parameters: "d L + (d + n [+ 1]) (L - n + 1)",
-        paper: "Multi-Gate Residuals 2026, arXiv 2605.23259",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "mgr",
+            summary: "n streams with gated writes and attention-pooled reads; bounded and invertible",
+            equation: "h = sum_i softmax_i(w.rms(s_i)/sqrt(d)) s_i; s'_i = s_i + beta_i (F_l(h) - s_i)",
+            state: "n d",
+            parameters: "d L + (d + n [+ 1]) (L - n + 1)",
+            paper: "Multi-Gate Residuals 2026, arXiv 2605.23259",
+        }
+    }
 
     fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams, MOST_STREAMS)?;
-        self.skipping().map_or(Ok(()), |skipping| skipping.check::<Self>(dimensions))
+        check_streams(self, self.streams, MOST_STREAMS)?;
+        self.skipping().map_or(Ok(()), |skipping| skipping.check(self, dimensions))
+    }
+
+    fn can_skip(&self) -> bool {
+        true
     }
 
     fn skipping(&self) -> Option<Skipping> {
@@ -156,7 +162,7 @@ impl PolicyConfig for MultiGateConfig {
         if self.gated(dimensions) == 0 || x > n {
             return Ok(());
         }
-        Err(Self::refuse(format!(
+        Err(self.refuse(format!(
             "{} streams leave {} gated sub-layers in {} blocks, and Eq. 14 has no initial gate there: \
              sqrt({}/21) (e^3 + 1) = {x:.2} must exceed {n}; use fewer streams or more blocks",
             self.streams,
@@ -228,7 +234,7 @@ fn query(place: &str, dimensions: &Dimensions, weights: &mut Weights) -> Param<T
 
 /// How much of a write each stream takes.
 #[derive(Module, Debug)]
-pub struct StreamGate {
+pub(crate) struct StreamGate {
     weight: Param<Tensor<1>>,
     bias: Param<Tensor<1>>,
     #[module(skip)]

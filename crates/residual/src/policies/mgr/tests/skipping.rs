@@ -1,7 +1,7 @@
 //! Tokens whose widest gate is small skip: what that costs is bounded by the gates.
 
 use super::{at, competitive, independent, tokens};
-use crate::mgr::{MultiGateConfig, MultiGateKind};
+use crate::policies::mgr::{MultiGateConfig, MultiGateKind};
 use crate::probe::{Place, Recorder, Signal};
 use crate::residual::Residual;
 use crate::site::Site;

@@ -35,7 +35,7 @@ impl Default for ManifoldHyperConnectionsConfig {
 }
 
 /// n streams, mixed by doubly stochastic matrices.
-pub type ManifoldHyperConnections = MixedStreams<SinkhornSite>;
+pub(crate) type ManifoldHyperConnections = MixedStreams<SinkhornSite>;
 
 /// Logit of the stream that a site starts with, and of the others.
 const CHOSEN_BIAS: f64 = 1.0;
@@ -64,19 +64,21 @@ pub(crate) fn initial_stream_gates(dimensions: &Dimensions) -> Vec<InitialGate> 
 impl PolicyConfig for ManifoldHyperConnectionsConfig {
     type Policy = ManifoldHyperConnections;
 
-    const ABOUT: About = About {
-        kind: "mhc",
-        summary: "hyper-connections whose mixing is doubly stochastic (Sinkhorn)",
-        equation: "h = sum_i pre_i H_i; H'_i = sum_j R_ij H_j + post_i F_l(h), R = Sinkhorn(scale v W + b)",
-        state: "n d",
-        parameters: "L (n d + 1) (n^2 + 2n) + 3 L",
-        paper: "Xie et al. 2025, arXiv 2512.24880",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "mhc",
+            summary: "hyper-connections whose mixing is doubly stochastic (Sinkhorn)",
+            equation: "h = sum_i pre_i H_i; H'_i = sum_j R_ij H_j + post_i F_l(h), R = Sinkhorn(scale v W + b)",
+            state: "n d",
+            parameters: "L (n d + 1) (n^2 + 2n) + 3 L",
+            paper: "Xie et al. 2025, arXiv 2512.24880",
+        }
+    }
 
     fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams, MOST_STREAMS)?;
+        check_streams(self, self.streams, MOST_STREAMS)?;
         if self.sinkhorn_iters == 0 || self.sinkhorn_iters > MOST_ITERATIONS {
-            return Err(Self::refuse(format!(
+            return Err(self.refuse(format!(
                 "sinkhorn_iters is {}, but it must be between 1 and {MOST_ITERATIONS} (the paper uses 20)",
                 self.sinkhorn_iters
             )));
@@ -114,7 +116,7 @@ impl PolicyConfig for ManifoldHyperConnectionsConfig {
 
 /// `scale (v W) + b`.
 #[derive(Module, Debug)]
-pub struct Linear {
+pub(crate) struct Linear {
     weight: Param<Tensor<2>>,
     bias: Param<Tensor<1>>,
     scale: Param<Tensor<1>>,
@@ -139,7 +141,7 @@ impl Linear {
 
 /// The three linear maps of one site.
 #[derive(Module, Debug)]
-pub struct ManifoldSite {
+pub(crate) struct ManifoldSite {
     pre: Linear,
     post: Linear,
     res: Linear,

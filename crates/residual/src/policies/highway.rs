@@ -42,14 +42,16 @@ const INITIAL_BIAS: f64 = -2.0;
 impl PolicyConfig for HighwayConfig {
     type Policy = Highway;
 
-    const ABOUT: About = About {
-        kind: "highway",
-        summary: "a gate that carries the stream or replaces it",
-        equation: "x' = (1-g) x + g F_l(x), g = sigmoid(W rms(x) + b) or sigmoid(w.rms(x)/sqrt(d) + b)",
-        state: "d",
-        parameters: "L (d^2 + d) vector, L (d + 1) scalar",
-        paper: "Srivastava et al. 2015, arXiv 1505.00387",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "highway",
+            summary: "a gate that carries the stream or replaces it",
+            equation: "x' = (1-g) x + g F_l(x), g = sigmoid(W rms(x) + b) or sigmoid(w.rms(x)/sqrt(d) + b)",
+            state: "d",
+            parameters: "L (d^2 + d) vector, L (d + 1) scalar",
+            paper: "Srivastava et al. 2015, arXiv 1505.00387",
+        }
+    }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
@@ -98,21 +100,21 @@ impl PolicyConfig for HighwayConfig {
 
 /// `sigmoid(W rms(x) + b)`.
 #[derive(Module, Debug)]
-pub struct VectorGate {
+pub(crate) struct VectorGate {
     weight: Param<Tensor<2>>,
     bias: Param<Tensor<1>>,
 }
 
 /// `sigmoid(w . rms(x) / sqrt(d) + b)`.
 #[derive(Module, Debug)]
-pub struct ScalarGate {
+pub(crate) struct ScalarGate {
     weight: Param<Tensor<1>>,
     bias: Param<Tensor<1>>,
 }
 
 /// A gate of either kind.
 #[derive(Module, Debug)]
-pub enum Gate {
+pub(crate) enum Gate {
     /// One gate per channel.
     Vector(VectorGate),
     /// One gate per token.

@@ -7,7 +7,7 @@
 
 use crate::norm::RmsNorm;
 use crate::policy::{
-    About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, check_streams,
+    About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, Update, check_streams,
 };
 use crate::site::{Dimensions, Site};
 use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
@@ -34,7 +34,7 @@ impl Default for HyperConnectionsConfig {
 }
 
 /// n streams, mixed by learned matrices.
-pub type HyperConnections = MixedStreams<Connection>;
+pub(crate) type HyperConnections = MixedStreams<Connection>;
 
 /// More streams than any paper has tried; the square of this is stored at every site.
 const MOST_STREAMS: usize = 64;
@@ -45,17 +45,19 @@ const DYNAMIC_SCALE: f64 = 0.01;
 impl PolicyConfig for HyperConnectionsConfig {
     type Policy = HyperConnections;
 
-    const ABOUT: About = About {
-        kind: "hc",
-        summary: "n streams, mixed by learned matrices at every sub-layer",
-        equation: "h = sum_i pre_i H_i; H'_j = sum_i res_ij H_i + post_j F_l(h)",
-        state: "n d",
-        parameters: "L n (n + 2) static; + L (d (n + 3) + 2) dynamic",
-        paper: "Zhu et al. 2024, arXiv 2409.19606",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "hc",
+            summary: "n streams, mixed by learned matrices at every sub-layer",
+            equation: "h = sum_i pre_i H_i; H'_j = sum_i res_ij H_i + post_j F_l(h)",
+            state: "n d",
+            parameters: "L n (n + 2) static; + L (d (n + 3) + 2) dynamic",
+            paper: "Zhu et al. 2024, arXiv 2409.19606",
+        }
+    }
 
     fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams, MOST_STREAMS)
+        check_streams(self, self.streams, MOST_STREAMS)
     }
 
     /// The read-out sums n streams and divides by their joint norm, so each write starts larger by
@@ -83,6 +85,11 @@ impl PolicyConfig for HyperConnectionsConfig {
         ]
     }
 
+    /// The static mixing matrix starts as the identity and must not decay towards zero.
+    fn update(&self, name: &str, shape: &[usize]) -> Update {
+        if name.ends_with(".res") { Update::Plain } else { Update::by_shape(shape) }
+    }
+
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> HyperConnections {
         MixedStreams::new(self.streams, dimensions, weights, |site, weights| {
             Connection::new(self, site, dimensions, weights)
@@ -101,7 +108,7 @@ pub struct Connection {
 
 /// What a dynamic site adds to its weights.
 #[derive(Module, Debug)]
-pub struct Dynamic {
+pub(crate) struct Dynamic {
     norm: RmsNorm,
     pre_weight: Param<Tensor<1>>,
     res_weight: Param<Tensor<2>>,
@@ -202,7 +209,7 @@ impl Dynamic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prenorm::PreNormConfig;
+    use crate::policies::prenorm::PreNormConfig;
     use crate::probe::{Place, Recorder, Signal, Silent};
     use crate::residual::{Read, Residual};
     use crate::testing::{

@@ -38,14 +38,16 @@ impl AttentionResidualsConfig {
 impl PolicyConfig for AttentionResidualsConfig {
     type Policy = AttentionResiduals;
 
-    const ABOUT: About = About {
-        kind: "attnres",
-        summary: "each sub-layer attends over all earlier outputs (full) or sums of them (block)",
-        equation: "h_l = sum_i softmax_i((q_l * g_l) . rms(v_i)) v_i; v' = v, F_l(h_l)",
-        state: "(L + 1) d full, (blocks + 1) d block",
-        parameters: "2 d L",
-        paper: "Attention Residuals 2026, arXiv 2603.15031",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "attnres",
+            summary: "each sub-layer attends over all earlier outputs (full) or sums of them (block)",
+            equation: "h_l = sum_i softmax_i((q_l * g_l) . rms(v_i)) v_i; v' = v, F_l(h_l)",
+            state: "(L + 1) d full, (blocks + 1) d block",
+            parameters: "2 d L",
+            paper: "Attention Residuals 2026, arXiv 2603.15031",
+        }
+    }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
@@ -76,7 +78,7 @@ impl PolicyConfig for AttentionResidualsConfig {
 
 /// A query over depth with the gain of its keys.
 #[derive(Module, Debug)]
-pub struct Reader {
+pub(crate) struct Reader {
     query: Param<Tensor<1>>,
     key_norm: Param<Tensor<1>>,
 }
@@ -210,7 +212,7 @@ impl Residual for AttentionResiduals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prenorm::PreNormConfig;
+    use crate::policies::prenorm::PreNormConfig;
     use crate::probe::{Recorder, Silent};
     use crate::testing::{
         Stand, assert_close, assert_gradients, assert_tokens_are_independent, chosen, dimensions,

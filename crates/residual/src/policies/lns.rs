@@ -4,40 +4,35 @@
 //! and keeps deep blocks useful. Sun et al., "The Curse of Depth in Large Language Models",
 //! arXiv 2502.05795.
 
-use crate::fused::{Fused, Memory, Passage, gain};
-use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, BASE_STD, Cost, InitialGate, Matrix, PolicyConfig};
-use crate::prenorm::additive_cost;
-use crate::probe::{Place, Probe, Signal, show};
-use crate::residual::{Read, Residual};
+use crate::additive::{Additive, AdditiveSite, additive_cost, with_scaling};
+use crate::policy::{About, BASE_STD, Cost, Growth, InitialGate, Matrix, PolicyConfig};
 use crate::site::{Dimensions, Site};
 use crate::weights::Weights;
-use burn::module::Module;
-use burn::tensor::Tensor;
-use hadal_cpu::streams::{Additive, AdditiveStep};
 use serde::{Deserialize, Serialize};
 
-/// Settings of [`LayerNormScaling`]: there are none.
+/// Settings of LayerNorm Scaling: there are none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerNormScalingConfig {}
 
 /// What the reader of a site multiplies its normalised input by.
-fn scale(site: Site) -> f64 {
-    1.0 / ((site.block() + 1) as f64).sqrt()
+fn scale(site: Site, dimensions: &Dimensions) -> f64 {
+    1.0 / ((dimensions.depth_of(site.block()) + 1) as f64).sqrt()
 }
 
 impl PolicyConfig for LayerNormScalingConfig {
-    type Policy = LayerNormScaling;
+    type Policy = Additive;
 
-    const ABOUT: About = About {
-        kind: "lns",
-        summary: "prenorm whose normalised input shrinks with depth",
-        equation: "x' = x + sub_l(RMSNorm_l(x) / sqrt(block))",
-        state: "d",
-        parameters: "0",
-        paper: "Sun et al. 2025 (LayerNorm Scaling), arXiv 2502.05795",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "lns",
+            summary: "prenorm whose normalised input shrinks with depth",
+            equation: "x' = x + sub_l(RMSNorm_l(x) / sqrt(block))",
+            state: "d",
+            parameters: "0",
+            paper: "Sun et al. 2025 (LayerNorm Scaling), arXiv 2502.05795",
+        }
+    }
 
     /// Plain for all matrices: the authors found that depth-scaled outputs weaken the method.
     fn branch_std(&self, _: &Dimensions, _: Matrix) -> f64 {
@@ -45,78 +40,39 @@ impl PolicyConfig for LayerNormScalingConfig {
     }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
-        let base = additive_cost(dimensions);
-        let scaling = dimensions.sites() as u64 * dimensions.width as u64;
-        Cost { flops: base.flops + scaling, ..base }
+        with_scaling(additive_cost(dimensions), dimensions)
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
-        vec![InitialGate::by_depth("scale", dimensions, |l| scale(Site::new(l)))]
+        vec![InitialGate::by_depth("scale", dimensions, |l| scale(Site::new(l), dimensions))]
     }
 
-    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> LayerNormScaling {
-        LayerNormScaling {
-            scales: dimensions.each_site().map(scale).collect(),
-            norms: sub_layer_norms(dimensions, weights),
-            final_norm: final_norm(dimensions, weights),
-        }
-    }
-}
-
-/// `x' = x + sub_l(RMSNorm_l(x) / sqrt(block))`.
-#[derive(Module, Debug)]
-pub struct LayerNormScaling {
-    norms: Vec<RmsNorm>,
-    scales: Vec<f64>,
-    final_norm: RmsNorm,
-}
-
-impl Residual for LayerNormScaling {
-    type State = Tensor<3>;
-    type Ticket = ();
-
-    fn open(&self, embedding: Tensor<3>) -> Tensor<3> {
-        embedding
+    fn depends_on_depth(&self) -> bool {
+        true
     }
 
-    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
-        let input = self.norms[site.index].forward(x.clone()) * self.scales[site.index];
-        Read::all(input, ())
+    fn prenorm_gain(&self, site: Site, dimensions: &Dimensions) -> Option<f64> {
+        Some(scale(site, dimensions))
     }
 
-    fn write(&self, _: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
-        x + y
+    /// Block l adds 1/l of what a PreNorm block adds, so the stream grows with the harmonic numbers.
+    fn growth(&self, block: usize, dimensions: &Dimensions) -> Growth {
+        Growth { of: "LNS", share: 1.0 / (dimensions.depth_of(block) + 1) as f64 }
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
-        let reader = |passage: &Passage| gain(&self.norms, &self.final_norm, passage.to);
-        let params: Vec<_> = passages.iter().map(reader).collect();
-        let scale = |to| match to {
-            Place::Site(site) => self.scales[site.index],
-            Place::Out => 1.0,
-        };
-        let step = |passage: &Passage| AdditiveStep {
-            skip: 1.0,
-            post: false,
-            pre: Some(scale(passage.to) as f32),
-        };
-        let steps = passages.iter().map(step).collect();
-        let (width, eps) = (params[0].dims()[0], self.final_norm.eps() as f32);
-        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
-    }
-
-    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
-        self.final_norm.forward(x)
+    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Additive {
+        let scaled =
+            |site, norm| AdditiveSite { scale: scale(site, dimensions), ..AdditiveSite::pre(norm) };
+        Additive::new(dimensions, weights, scaled).with_final_norm(dimensions, weights)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prenorm::PreNormConfig;
-    use crate::probe::{Recorder, Silent};
+    use crate::policies::prenorm::PreNormConfig;
+    use crate::probe::{Place, Recorder, Signal, Silent};
+    use crate::residual::{Read, Residual};
     use crate::testing::{
         assert_close, assert_near, chosen, dimensions, fresh, growth_by_block, normal, random,
         traverse, values, watched,

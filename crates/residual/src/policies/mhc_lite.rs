@@ -4,7 +4,7 @@
 //! is n! logits, which ends at a few streams. arXiv 2601.05732.
 
 use crate::birkhoff::permutation_matrices;
-use crate::mhc::{ManifoldSite, OFF_DIAGONAL_BIAS, initial_stream_gates};
+use crate::policies::mhc::{ManifoldSite, OFF_DIAGONAL_BIAS, initial_stream_gates};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::project;
 use crate::site::Dimensions;
@@ -30,7 +30,7 @@ impl Default for ManifoldLiteConfig {
 }
 
 /// n streams, mixed by mixtures of permutations.
-pub type ManifoldLite = MixedStreams<BirkhoffSite>;
+pub(crate) type ManifoldLite = MixedStreams<BirkhoffSite>;
 
 /// 6! = 720 logits per sub-layer; the next step would be 5,040.
 const MOST_STREAMS: usize = 6;
@@ -49,19 +49,21 @@ fn thousands(number: u64) -> String {
 impl PolicyConfig for ManifoldLiteConfig {
     type Policy = ManifoldLite;
 
-    const ABOUT: About = About {
-        kind: "mhc_lite",
-        summary: "mhc with an exact mixture of permutations instead of Sinkhorn",
-        equation: "as mhc, R = sum_k softmax(scale v W + b)_k P_k over all n! permutations",
-        state: "n d",
-        parameters: "L (n d + 1) (n! + 2n) + 3 L",
-        paper: "mHC-lite 2026, arXiv 2601.05732",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "mhc_lite",
+            summary: "mhc with an exact mixture of permutations instead of Sinkhorn",
+            equation: "as mhc, R = sum_k softmax(scale v W + b)_k P_k over all n! permutations",
+            state: "n d",
+            parameters: "L (n d + 1) (n! + 2n) + 3 L",
+            paper: "mHC-lite 2026, arXiv 2601.05732",
+        }
+    }
 
     fn check(&self, _: &Dimensions) -> Result<(), InvalidPolicy> {
-        check_streams::<Self>(self.streams, usize::MAX)?;
+        check_streams(self, self.streams, usize::MAX)?;
         if self.streams > MOST_STREAMS {
-            return Err(Self::refuse(format!(
+            return Err(self.refuse(format!(
                 "streams is {n}, which means {n}! = {permutations} permutations at every sub-layer; \
                  use at most {MOST_STREAMS} streams, or mhc, whose cost grows with n^2",
                 n = self.streams,

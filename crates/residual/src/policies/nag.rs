@@ -11,8 +11,11 @@
 //! losing a rotation of at most `arctan` of the threshold. The read-out is `exp(s) r / d`: the norm
 //! lane is the inverse temperature of the logits. arXiv 2606.16112; the skip rule is ours.
 
-use crate::fused::{Fused, Memory, Passage, join, readers};
-use crate::policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
+use crate::fused::{Fused, Memory, Passage, join_any, readers};
+use crate::policy::{
+    About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, RecipeKey, Tables,
+    Update,
+};
 use crate::pool::project;
 use crate::probe::{Place, Probe, Signal, show};
 use crate::residual::{Read, Residual};
@@ -20,7 +23,7 @@ use crate::site::{Dimensions, Site};
 use crate::skip::{
     Conduct, SkippedKeys, Skipping, Thresholds, Verdict, is_default, judge, skipped,
 };
-use crate::weights::{Init, Weights};
+use crate::weights::{Init, RowRule, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{
     Bool, Tensor,
@@ -53,6 +56,8 @@ impl Default for NormAgnosticConfig {
     }
 }
 
+/// The name of the read-out's inverse temperature.
+const LOG_GAIN: &str = "residual.log_gain";
 /// `softplus` of this is one.
 const UNIT_SHARPNESS: f64 = 0.541_324_854_612_918_1;
 /// Keeps the power away from the infinite slope at zero.
@@ -70,23 +75,29 @@ fn initial_alpha(site: usize) -> f64 {
 impl PolicyConfig for NormAgnosticConfig {
     type Policy = NormAgnostic;
 
-    const ABOUT: About = About {
-        kind: "nag",
-        summary: "direction and magnitude in separate lanes; each sub-layer is a rotation that can be skipped",
-        equation: "r' = (r + g u)/sqrt(1 + g^2), s' = s + ln(1 + g^2)/2, g = alpha S(r)^beta, u = unit part of sub_l(r) orthogonal to r",
-        state: "d + 1",
-        parameters: "L (C d + 2C + 2) + 1 - d (L + 1)",
-        paper: "NAG 2026, arXiv 2606.16112",
-    };
+    fn about(&self) -> About {
+        About {
+            kind: "nag",
+            summary: "direction and magnitude in separate lanes; each sub-layer is a rotation that can be skipped",
+            equation: "r' = (r + g u)/sqrt(1 + g^2), s' = s + ln(1 + g^2)/2, g = alpha S(r)^beta, u = unit part of sub_l(r) orthogonal to r",
+            state: "d + 1",
+            parameters: "L (C d + 2C + 2) + 1 - d (L + 1)",
+            paper: "NAG 2026, arXiv 2606.16112",
+        }
+    }
 
     fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
         if self.directions == 0 || self.directions > MOST_DIRECTIONS {
-            return Err(Self::refuse(format!(
+            return Err(self.refuse(format!(
                 "directions is {}, but a modulator needs between 1 and {MOST_DIRECTIONS}",
                 self.directions
             )));
         }
-        self.skipping().map_or(Ok(()), |skipping| skipping.check::<Self>(dimensions))
+        self.skipping().map_or(Ok(()), |skipping| skipping.check(self, dimensions))
+    }
+
+    fn can_skip(&self) -> bool {
+        true
     }
 
     fn skipping(&self) -> Option<Skipping> {
@@ -97,6 +108,34 @@ impl PolicyConfig for NormAgnosticConfig {
     fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
         (self.skip_threshold, self.skip_shrink, self.skip_kv) = Skipping::fields(skipping);
         Ok(())
+    }
+
+    /// The magnitude of an embedding is where the inverse temperature starts, so it must not be tiny: logits are
+    /// bounded by it. Its mean has no meaning.
+    fn tables(&self) -> Tables {
+        Tables {
+            embed_std: 1.0,
+            embed_rows: RowRule::Centred,
+            head_std: 1.0,
+            head_rows: RowRule::Unit,
+            tied: false,
+        }
+    }
+
+    /// Gates collapse at full rate. The temperature is no gate: it has far to go and cannot collapse.
+    fn update(&self, name: &str, _: &[usize]) -> Update {
+        if name == LOG_GAIN { Update::Plain } else { Update::Gate }
+    }
+
+    fn warms_up(&self) -> bool {
+        true
+    }
+
+    fn recipe(&self) -> &'static [RecipeKey] {
+        &[
+            RecipeKey { key: "nag_alpha_warmup", setting: "train.nag_alpha_warmup" },
+            RecipeKey { key: "nag_gate_slowdown", setting: "optimizer.nag_gate_slowdown" },
+        ]
     }
 
     /// The size of a branch's output has no effect here, only its direction.
@@ -114,8 +153,8 @@ impl PolicyConfig for NormAgnosticConfig {
         }
     }
 
-    fn deciding(&self, _: Site, width: u64) -> u64 {
-        2 * self.directions as u64 * width
+    fn deciding(&self, _: Site, dimensions: &Dimensions) -> u64 {
+        2 * self.directions as u64 * dimensions.width as u64
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
@@ -128,7 +167,7 @@ impl PolicyConfig for NormAgnosticConfig {
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> NormAgnostic {
         NormAgnostic {
-            log_gain: weights.param("residual.log_gain", [1], Init::ZEROS),
+            log_gain: weights.param(LOG_GAIN, [1], Init::ZEROS),
             sites: dimensions
                 .each_site()
                 .map(|site| Modulator::new(self.directions, site, dimensions, weights))
@@ -141,7 +180,7 @@ impl PolicyConfig for NormAgnosticConfig {
 
 /// Decides from the direction alone how far a sub-layer may turn it.
 #[derive(Module, Debug)]
-pub struct Modulator {
+pub(crate) struct Modulator {
     alpha: Param<Tensor<1>>,
     directions: Param<Tensor<2>>,
     bias: Param<Tensor<1>>,
@@ -277,6 +316,7 @@ impl Residual for NormAgnostic {
     }
 
     fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+        let device = self.log_gain.val().device();
         let params = passages.iter().map(|passage| {
             let mut parts = Vec::new();
             if passage.from.is_none() {
@@ -292,10 +332,7 @@ impl Residual for NormAgnostic {
                     alpha.val() * self.conduct.warmth,
                 ]);
             }
-            match parts.is_empty() {
-                true => Tensor::zeros([0], &self.log_gain.val().device()),
-                false => join(parts),
-            }
+            join_any(parts, &device)
         });
         let params = params.collect();
         let [directions, width] = self.sites.first()?.directions.dims();
