@@ -348,7 +348,6 @@ pub(crate) mod tests {
             mlp_bias: true,
             rope_scaling: Some(RopeScaling::Linear { factor: 2.0 }),
             sliding_window: Some(SlidingWindow { size: 4, blocks: Some(vec![1]) }),
-            removed_blocks: Vec::new(),
             ..small()
         };
         assert_eq!((config.window(0), config.window(1)), (None, Some(4)));
