@@ -10,7 +10,7 @@ use crate::tally::{Tally, seen_keys};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
-use hadal_residual::{Init, Memory, Site, SkippedKeys, SubLayer, SubLayers, Weights};
+use hadal_residual::{Init, Site, SkippedKeys, SubLayer, SubLayers, Weights};
 
 /// `x W^T` with W stored as `[out, in]`, and a bias where a model has one.
 #[derive(Module, Debug)]
@@ -78,7 +78,8 @@ pub(crate) struct Layers<'a> {
     pub(crate) rope: Rope,
     pub(crate) cache: Option<&'a mut Cache>,
     pub(crate) absent: &'a [Site],
-    pub(crate) memory: Memory,
+    /// Whether sub-layers run a second time in the backward pass instead of keeping what it needs.
+    pub(crate) recompute: bool,
     /// What earlier blocks left for the same tokens. It lives for one pass: no token ever sees
     /// another token's slots.
     pub(crate) slots: Vec<KeyValue>,
@@ -102,7 +103,7 @@ impl Layers<'_> {
         let device = x.device();
         if self.depth_kv == DepthKv::None && fuses(&device) {
             match &mut self.cache {
-                None => return attention.fused(x, &self.rope, self.memory.recompute),
+                None => return attention.fused(x, &self.rope, self.recompute),
                 Some(cache) if !device.is_autodiff() => {
                     return cache
                         .with_fused(block, |seen| attention.continued(x, &self.rope, seen));
@@ -133,7 +134,7 @@ impl Layers<'_> {
             };
             let asking = Asking { route: route.clone(), keys };
             match &mut self.cache {
-                None => return attention.routed(x, &self.rope, self.memory.recompute, asking),
+                None => return attention.routed(x, &self.rope, self.recompute, asking),
                 Some(cache) if !device.is_autodiff() => {
                     return cache.with_fused(block, |seen| {
                         attention.continued_routed(x, &self.rope, seen, asking)
@@ -182,7 +183,7 @@ impl Layers<'_> {
         if let Some(projection) = mlp.depth() {
             self.slots.push(attention.depth_slot(projection, x.clone(), &self.rope));
         }
-        let recompute = self.memory.recompute;
+        let recompute = self.recompute;
         let [batch, time, _] = x.dims();
         match route {
             None => mlp.forward(x, recompute),
@@ -269,10 +270,6 @@ impl SubLayers for Layers<'_> {
 
     fn absent(&self, site: Site) -> bool {
         self.absent.contains(&site)
-    }
-
-    fn memory(&self) -> Memory {
-        self.memory
     }
 
     fn first_token(&self, site: Site, input: &Tensor<3>) -> Option<Tensor<4>> {

@@ -4,7 +4,7 @@
 use crate::attnres::AttentionResidualsConfig;
 use crate::deepnorm::DeepNormConfig;
 use crate::denseformer::DenseFormerConfig;
-use crate::fused::Walking;
+use crate::fused::FusedDecode;
 use crate::hc::HyperConnectionsConfig;
 use crate::highway::HighwayConfig;
 use crate::lns::LayerNormScalingConfig;
@@ -16,11 +16,11 @@ use crate::nag::NormAgnosticConfig;
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
 use crate::postnorm::PostNormConfig;
 use crate::prenorm::PreNormConfig;
-use crate::probe::Probe;
 use crate::residual::{Residual, SubLayers};
 use crate::siamese::SiameseNormConfig;
 use crate::site::{Dimensions, Site};
-use crate::skip::{Conduct, SkippedKeys, Skipping};
+use crate::skip::{SkippedKeys, Skipping, StepMode};
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -129,29 +129,24 @@ macro_rules! policies {
                 &self,
                 embedding: Tensor<3>,
                 layers: &mut dyn SubLayers,
-                probe: &mut dyn Probe,
+                traversal: &mut Traversal,
             ) -> Tensor<3> {
-                match self { $(Self::$variant(policy) => policy.traverse(embedding, layers, probe),)* }
+                match self { $(Self::$variant(policy) => policy.traverse(embedding, layers, traversal),)* }
             }
 
             /// The policy for one token at a time past these sub-layers, without tensors, if it has such a form.
-            pub fn walking(&self, present: &[Site]) -> Option<Walking> {
-                match self { $(Self::$variant(policy) => policy.walking(present),)* }
-            }
-
-            /// Sets what changes from step to step of training.
-            pub fn conduct(&mut self, conduct: &Conduct) {
-                match self { $(Self::$variant(policy) => policy.conduct(conduct),)* }
+            pub fn decode(&self, present: &[Site], mode: &StepMode) -> Option<FusedDecode> {
+                match self { $(Self::$variant(policy) => policy.decode(present, mode),)* }
             }
 
             /// Sets when tokens skip; [`ResidualConfig::set_skipping`] says whether they can.
-            pub fn skip(&mut self, skipping: Option<Skipping>) {
-                match self { $(Self::$variant(policy) => policy.skip(skipping),)* }
+            pub fn set_skipping(&mut self, skipping: Option<Skipping>) {
+                match self { $(Self::$variant(policy) => policy.set_skipping(skipping),)* }
             }
 
             /// Why the site cannot be absent, if it cannot.
-            pub fn needs(&self, site: Site) -> Option<&'static str> {
-                match self { $(Self::$variant(policy) => policy.needs(site),)* }
+            pub fn required_because(&self, site: Site) -> Option<&'static str> {
+                match self { $(Self::$variant(policy) => policy.required_because(site),)* }
             }
         }
     };

@@ -35,14 +35,16 @@ mod skip;
 pub mod streams;
 #[cfg(test)]
 mod testing;
+mod traversal;
 mod weights;
 
 pub use config::{AnyResidual, ResidualConfig, ShortFormError};
-pub use fused::{Fused, Memory, Passage, Walking};
+pub use fused::{Fused, FusedDecode, FusedOptions, Junction, Memory};
 pub use norm::RmsNorm;
 pub use policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
-pub use probe::{Place, Probe, Recorder, Signal, Silent};
+pub use probe::{Place, Probe, Recorder, Signal};
 pub use residual::{Read, Residual, SubLayers};
 pub use site::{Dimensions, Site, SubLayer};
-pub use skip::{Conduct, Forced, SkippedKeys, Skipping, Thresholds};
+pub use skip::{Forced, SkippedKeys, Skipping, StepMode, Thresholds};
+pub use traversal::Traversal;
 pub use weights::{Declared, Init, Stored, Weights};

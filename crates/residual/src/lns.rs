@@ -4,13 +4,14 @@
 //! and keeps deep blocks useful. Sun et al., "The Curse of Depth in Large Language Models",
 //! arXiv 2502.05795.
 
-use crate::fused::{Fused, Memory, Passage, gain};
+use crate::fused::{Fused, FusedOptions, Junction, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, BASE_STD, Cost, InitialGate, Matrix, PolicyConfig};
 use crate::prenorm::additive_cost;
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -79,35 +80,35 @@ impl Residual for LayerNormScaling {
         embedding
     }
 
-    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+    fn read(&self, site: Site, x: &Tensor<3>, traversal: &mut Traversal) -> Read<()> {
+        show(traversal, Place::Site(site), Signal::Reading, || x.clone());
         let input = self.norms[site.index].forward(x.clone()) * self.scales[site.index];
         Read::all(input, ())
     }
 
-    fn write(&self, _: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
+    fn write(&self, _: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut Traversal) -> Tensor<3> {
         x + y
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
-        let reader = |passage: &Passage| gain(&self.norms, &self.final_norm, passage.to);
-        let params: Vec<_> = passages.iter().map(reader).collect();
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        let reader = |junction: &Junction| gain(&self.norms, &self.final_norm, junction.to);
+        let params: Vec<_> = junctions.iter().map(reader).collect();
         let scale = |to| match to {
             Place::Site(site) => self.scales[site.index],
             Place::Out => 1.0,
         };
-        let step = |passage: &Passage| AdditiveStep {
+        let step = |junction: &Junction| AdditiveStep {
             skip: 1.0,
             post: false,
-            pre: Some(scale(passage.to) as f32),
+            pre: Some(scale(junction.to) as f32),
         };
-        let steps = passages.iter().map(step).collect();
+        let steps = junctions.iter().map(step).collect();
         let (width, eps) = (params[0].dims()[0], self.final_norm.eps() as f32);
-        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
+        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, options.keep)), params })
     }
 
-    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
+    fn close(&self, x: Tensor<3>, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || x.clone());
         self.final_norm.forward(x)
     }
 }
@@ -116,7 +117,7 @@ impl Residual for LayerNormScaling {
 mod tests {
     use super::*;
     use crate::prenorm::PreNormConfig;
-    use crate::probe::{Recorder, Silent};
+    use crate::probe::Recorder;
     use crate::testing::{
         assert_close, assert_near, chosen, dimensions, fresh, growth_by_block, normal, random,
         traverse, values, watched,
@@ -162,7 +163,7 @@ mod tests {
         let policy = fresh(&LayerNormScalingConfig {}, &dimensions);
         let x = normal("x", [1, 2, 8]) * 3.0;
         for site in dimensions.each_site() {
-            let Read { input, .. } = policy.read(site, &x, &mut Silent);
+            let Read { input, .. } = policy.read(site, &x, &mut Traversal::default());
             let expected = 1.0 / (site.index / 2 + 1) as f32;
             assert_near(&values(input.square().mean_dim(2)), &[expected; 2], 1e-5);
         }

@@ -3,13 +3,14 @@
 //! PostNorm keeps gradients healthy in deep layers, PreNorm in shallow ones; Mix-LN puts each where
 //! it is strong. Li et al., "Mix-LN", arXiv 2412.13795.
 
-use crate::fused::{Fused, Memory, Passage, gain, join};
+use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig};
 use crate::prenorm::additive_cost;
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -82,8 +83,8 @@ impl Residual for MixLn {
         embedding
     }
 
-    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+    fn read(&self, site: Site, x: &Tensor<3>, traversal: &mut Traversal) -> Read<()> {
+        show(traversal, Place::Site(site), Signal::Reading, || x.clone());
         let input = if self.post[site.index] {
             x.clone()
         } else {
@@ -92,39 +93,39 @@ impl Residual for MixLn {
         Read::all(input, ())
     }
 
-    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
+    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut Traversal) -> Tensor<3> {
         let sum = x + y;
         if self.post[site.index] { self.norms[site.index].forward(sum) } else { sum }
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let post = |site: &Site| self.post[site.index];
-        let step = |passage: &Passage| {
-            let reads_raw = matches!(&passage.to, Place::Site(site) if post(site));
+        let step = |junction: &Junction| {
+            let reads_raw = matches!(&junction.to, Place::Site(site) if post(site));
             AdditiveStep {
                 skip: 1.0,
-                post: passage.from.as_ref().is_some_and(post),
+                post: junction.from.as_ref().is_some_and(post),
                 pre: (!reads_raw).then_some(1.0),
             }
         };
-        let steps: Vec<AdditiveStep> = passages.iter().map(step).collect();
+        let steps: Vec<AdditiveStep> = junctions.iter().map(step).collect();
         let device = self.final_norm.gain().device();
-        let params = passages.iter().zip(&steps).map(|(passage, step)| {
-            let writer = passage.from.filter(|_| step.post);
+        let params = junctions.iter().zip(&steps).map(|(junction, step)| {
+            let writer = junction.from.filter(|_| step.post);
             let mut parts: Vec<_> =
                 writer.map(|site| self.norms[site.index].gain()).into_iter().collect();
             if step.pre.is_some() {
-                parts.push(gain(&self.norms, &self.final_norm, passage.to));
+                parts.push(gain(&self.norms, &self.final_norm, junction.to));
             }
             if parts.is_empty() { Tensor::zeros([0], &device) } else { join(parts) }
         });
         let params = params.collect();
         let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
-        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
+        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, options.keep)), params })
     }
 
-    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
+    fn close(&self, x: Tensor<3>, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || x.clone());
         self.final_norm.forward(x)
     }
 }
@@ -134,7 +135,6 @@ mod tests {
     use super::*;
     use crate::postnorm::PostNormConfig;
     use crate::prenorm::PreNormConfig;
-    use crate::probe::Silent;
     use crate::testing::{assert_close, dimensions, normal, random, traverse, values};
 
     fn share(post_fraction: f64) -> MixLnConfig {
@@ -146,8 +146,9 @@ mod tests {
         let dimensions = dimensions(4, blocks);
         let policy = random(&share(post_fraction), &dimensions);
         let x = normal("x", [1, 1, 4]);
-        let raw =
-            |site: &Site| values(policy.read(*site, &x, &mut Silent).input) == values(x.clone());
+        let raw = |site: &Site| {
+            values(policy.read(*site, &x, &mut Traversal::default()).input) == values(x.clone())
+        };
         dimensions.each_site().filter(raw).map(|site| site.index).collect()
     }
 
@@ -184,8 +185,15 @@ mod tests {
     fn post_sites_normalise_the_sum_and_the_others_do_not() {
         let policy = random(&share(0.5), &dimensions(8, 2));
         let (x, y) = (normal("x", [1, 2, 8]), normal("y", [1, 2, 8]));
-        let write =
-            |site| values(policy.write(Site::new(site), x.clone(), (), y.clone(), &mut Silent));
+        let write = |site| {
+            values(policy.write(
+                Site::new(site),
+                x.clone(),
+                (),
+                y.clone(),
+                &mut Traversal::default(),
+            ))
+        };
         let sum = x.clone() + y.clone();
         assert_eq!(write(1), values(policy.norms[1].forward(sum.clone())));
         assert_eq!(write(2), values(sum));

@@ -4,12 +4,13 @@
 //! norm at every sub-layer. Vaswani et al., "Attention Is All You Need", arXiv 1706.03762.
 //! DeepNorm is the same module with a weight on the skip.
 
-use crate::fused::{Fused, Memory, Passage};
+use crate::fused::{Fused, FusedOptions, Junction};
 use crate::norm::{RmsNorm, sub_layer_norms};
 use crate::policy::{About, BASE_STD, Cost, Matrix, PolicyConfig};
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -70,38 +71,38 @@ impl Residual for PostNorm {
         embedding
     }
 
-    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+    fn read(&self, site: Site, x: &Tensor<3>, traversal: &mut Traversal) -> Read<()> {
+        show(traversal, Place::Site(site), Signal::Reading, || x.clone());
         Read::all(x.clone(), ())
     }
 
-    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
+    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut Traversal) -> Tensor<3> {
         let skip = if self.skip == 1.0 { x } else { x * self.skip };
         self.norms[site.index].forward(skip + y)
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let norm = self.norms.first()?;
         let nothing = || Tensor::zeros([0], &norm.gain().device());
-        let writer = |passage: &Passage| match passage.from {
+        let writer = |junction: &Junction| match junction.from {
             Some(site) => self.norms[site.index].gain(),
             None => nothing(),
         };
-        let step = |passage: &Passage| AdditiveStep {
+        let step = |junction: &Junction| AdditiveStep {
             skip: self.skip as f32,
-            post: passage.from.is_some(),
+            post: junction.from.is_some(),
             pre: None,
         };
-        let steps = passages.iter().map(step).collect();
+        let steps = junctions.iter().map(step).collect();
         let (width, eps) = (norm.gain().dims()[0], norm.eps() as f32);
         Some(Fused {
-            stream: Box::new(Additive::new(width, eps, steps, keep)),
-            params: passages.iter().map(writer).collect(),
+            stream: Box::new(Additive::new(width, eps, steps, options.keep)),
+            params: junctions.iter().map(writer).collect(),
         })
     }
 
-    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
+    fn close(&self, x: Tensor<3>, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || x.clone());
         x
     }
 }
@@ -109,7 +110,7 @@ impl Residual for PostNorm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{Recorder, Silent};
+    use crate::probe::Recorder;
     use crate::testing::{
         assert_close, assert_near, dimensions, fresh, normal, random, values, watched,
     };
@@ -134,9 +135,9 @@ mod tests {
         let policy = random(&PostNormConfig {}, &dimensions);
         let (x, y) = (normal("x", [2, 3, 8]), normal("y", [2, 3, 8]));
         let site = Site::new(3);
-        let Read { input, .. } = policy.read(site, &x, &mut Silent);
+        let Read { input, .. } = policy.read(site, &x, &mut Traversal::default());
         assert_eq!(values(input), values(x.clone()));
-        let after = policy.write(site, x.clone(), (), y.clone(), &mut Silent);
+        let after = policy.write(site, x.clone(), (), y.clone(), &mut Traversal::default());
         let gain = normal("layers.1.mlp_norm.weight", [8]) * 0.5 + 1.0;
         assert_close(after, hadal_kernels::rms(x + y, 1e-6) * gain.unsqueeze(), 1e-6);
     }
@@ -145,6 +146,6 @@ mod tests {
     fn the_head_reads_the_stream_as_it_is() {
         let policy = random(&PostNormConfig {}, &dimensions(8, 1));
         let x = normal("x", [1, 2, 8]) * 3.0;
-        assert_eq!(values(policy.close(x.clone(), &mut Silent)), values(x));
+        assert_eq!(values(policy.close(x.clone(), &mut Traversal::default())), values(x));
     }
 }

@@ -5,14 +5,15 @@
 //! arXiv 2002.04745. With `capacity` it is the original Mixture-of-Depths, in
 //! [`crate::mixture_of_depths`].
 
-use crate::fused::{Fused, Memory, Passage, gain};
+use crate::fused::{Fused, FusedOptions, Junction, gain};
 use crate::mixture_of_depths::{Choice, Inside, MixtureOfDepths, Routing, ends_block};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig};
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
-use crate::skip::{Conduct, SkippedKeys};
+use crate::skip::SkippedKeys;
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -145,17 +146,17 @@ impl Residual for PreNorm {
         Stream { x: embedding, inside: None, lessons: Vec::new() }
     }
 
-    fn read(&self, site: Site, stream: &Stream, probe: &mut dyn Probe) -> Read<Option<Choice>> {
+    fn read(&self, site: Site, stream: &Stream, traversal: &mut Traversal) -> Read<Option<Choice>> {
         let Stream { x, inside, .. } = stream;
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+        show(traversal, Place::Site(site), Signal::Reading, || x.clone());
         let choice = match (inside, &self.mixture) {
             (Some(inside), _) => Some(inside.choice.clone()),
-            (None, Some(mixture)) => mixture.choose(site, x, probe),
+            (None, Some(mixture)) => mixture.choose(site, x, traversal),
             (None, None) => None,
         };
         let input = self.norms[site.index].forward(x.clone());
         let Some(choice) = choice else { return Read::all(input, None) };
-        show(probe, Place::Site(site), Signal::Skipped, || choice.skips());
+        show(traversal, Place::Site(site), Signal::Skipped, || choice.skips());
         Read { input, route: choice.route(), ticket: Some(choice) }
     }
 
@@ -165,7 +166,7 @@ impl Residual for PreNorm {
         stream: Stream,
         choice: Option<Choice>,
         y: Tensor<3>,
-        _: &mut dyn Probe,
+        _: &mut Traversal,
     ) -> Stream {
         let Stream { x, inside, mut lessons } = stream;
         let Some(mut choice) = choice else {
@@ -186,18 +187,12 @@ impl Residual for PreNorm {
     }
 
     /// A routed block ends where its MLP would be, even without it.
-    fn pass(&self, site: Site, stream: Stream) -> Stream {
+    fn without(&self, site: Site, stream: Stream) -> Stream {
         match stream {
             Stream { inside: Some(inside), lessons, .. } if ends_block(site) => {
                 Stream { x: inside.leave(), inside: None, lessons }
             }
             stream => stream,
-        }
-    }
-
-    fn conduct(&mut self, conduct: &Conduct) {
-        if let Some(mixture) = &mut self.mixture {
-            mixture.learn(conduct.learning);
         }
     }
 
@@ -208,19 +203,19 @@ impl Residual for PreNorm {
         Some(sum / blocks as f64)
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         if self.mixture.is_some() {
             return None;
         }
-        let reader = |passage: &Passage| gain(&self.norms, &self.final_norm, passage.to);
-        let params: Vec<_> = passages.iter().map(reader).collect();
-        let steps = vec![AdditiveStep { skip: 1.0, post: false, pre: Some(1.0) }; passages.len()];
+        let reader = |junction: &Junction| gain(&self.norms, &self.final_norm, junction.to);
+        let params: Vec<_> = junctions.iter().map(reader).collect();
+        let steps = vec![AdditiveStep { skip: 1.0, post: false, pre: Some(1.0) }; junctions.len()];
         let (width, eps) = (params[0].dims()[0], self.final_norm.eps() as f32);
-        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
+        Some(Fused { stream: Box::new(Additive::new(width, eps, steps, options.keep)), params })
     }
 
-    fn close(&self, Stream { x, .. }: Stream, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
+    fn close(&self, Stream { x, .. }: Stream, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || x.clone());
         self.final_norm.forward(x)
     }
 }
@@ -259,7 +254,7 @@ mod tests {
             );
             let gain = normal(&name, [8]) * 0.5 + 1.0;
             let Read { input, .. } =
-                policy.read(site, &policy.open(x.clone()), &mut crate::probe::Silent);
+                policy.read(site, &policy.open(x.clone()), &mut Traversal::default());
             assert_close(input, hadal_kernels::rms(x.clone(), 1e-6) * gain.unsqueeze(), 1e-6);
         }
     }
