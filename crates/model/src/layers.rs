@@ -10,7 +10,7 @@ use crate::tally::{Tally, seen_keys};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
-use hadal_residual::{Init, Site, SkippedKeys, SubLayer, SubLayers, Weights};
+use hadal_residual::{Init, Site, SkippedKeys, SubLayerKind, SubLayers, Weights};
 
 /// `x W^T` with W stored as `[out, in]`, and a bias where a model has one.
 #[derive(Module, Debug)]
@@ -202,9 +202,9 @@ impl Layers<'_> {
         let [batch, time, _] = input.dims();
         self.count(site, [batch, time], route);
         match (site.kind(), route) {
-            (SubLayer::Attention, None) => self.all_attend(site.block(), input),
-            (SubLayer::Attention, Some(route)) => self.some_attend(site.block(), input, route),
-            (SubLayer::Mlp, route) => self.mlp(site.block(), input, route),
+            (SubLayerKind::Attention, None) => self.all_attend(site.block(), input),
+            (SubLayerKind::Attention, Some(route)) => self.some_attend(site.block(), input, route),
+            (SubLayerKind::Mlp, route) => self.mlp(site.block(), input, route),
         }
     }
 
@@ -222,7 +222,7 @@ impl Layers<'_> {
         let Some(tally) = &mut self.tally else { return };
         let all = (batch * time) as u64;
         let ran = route.map_or(all, |route| route.len() as u64);
-        if site.kind() == SubLayer::Mlp {
+        if site.kind() == SubLayerKind::Mlp {
             return tally.count(site, [ran, 0, 0]);
         }
         let keyed = match keys {
@@ -274,7 +274,7 @@ impl SubLayers for Layers<'_> {
 
     fn first_token(&self, site: Site, input: &Tensor<3>) -> Option<Tensor<4>> {
         // What a cache holds is laid out for decoding, and nobody watches that.
-        if site.kind() == SubLayer::Mlp || self.cache.is_some() {
+        if site.kind() == SubLayerKind::Mlp || self.cache.is_some() {
             return None;
         }
         let attention = &self.blocks[site.block()].attention;

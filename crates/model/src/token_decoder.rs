@@ -8,7 +8,7 @@ use crate::pass::Variant;
 use crate::rope::RopeStep;
 use crate::tally::{Tally, seen_keys};
 use hadal_kernels::{AttentionStep, LinearStep, MlpStep, Room, fuses};
-use hadal_residual::{FusedDecode, Site, SkippedKeys, SubLayer};
+use hadal_residual::{FusedDecode, Site, SkippedKeys, SubLayerKind};
 
 /// A model that reads one token after another.
 #[derive(Debug)]
@@ -47,10 +47,10 @@ impl TokenDecoder {
             let block = &decoder.blocks[site.block()];
             let attention = &block.attention;
             let layer = match site.kind() {
-                SubLayer::Attention => {
+                SubLayerKind::Attention => {
                     Layer::Attention(AttentionStep::new(attention.weights(), attention.shape())?)
                 }
-                SubLayer::Mlp => Layer::Mlp(MlpStep::new(block.mlp.weights())?),
+                SubLayerKind::Mlp => Layer::Mlp(MlpStep::new(block.mlp.weights())?),
             };
             Some((site, layer))
         };

@@ -9,7 +9,7 @@ use crate::policy::{About, Cost, PolicyConfig};
 use crate::prenorm::additive_cost;
 use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
@@ -117,8 +117,8 @@ impl Residual for DenseFormer {
     /// The average at the end of a block belongs to the block, not to its MLP.
     fn without(&self, site: Site, state: DenseState) -> DenseState {
         match site.kind() {
-            SubLayer::Attention => state,
-            SubLayer::Mlp => self.end_block(site, state),
+            SubLayerKind::Attention => state,
+            SubLayerKind::Mlp => self.end_block(site, state),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::site::Site;
 use crate::skip::StepMode;
 use burn::tensor::Tensor;
 use hadal_cpu::streams::{Stream, Walk};
-use hadal_kernels::{Junctions, Rows, share};
+use hadal_kernels::{Junctions, Rows, lend};
 
 /// What the backward pass may compute again instead of keeping it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,7 +84,7 @@ pub struct Fused {
 impl Fused {
     /// The same for one token at a time; nothing where tensors are out of reach.
     pub(crate) fn decode(self) -> Option<FusedDecode> {
-        let params = self.params.into_iter().map(share).collect::<Option<_>>()?;
+        let params = self.params.into_iter().map(lend).collect::<Option<_>>()?;
         Some(FusedDecode { stream: self.stream.walk(), params })
     }
 

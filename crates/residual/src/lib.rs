@@ -44,7 +44,7 @@ pub use norm::RmsNorm;
 pub use policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
 pub use probe::{Place, Probe, Recorder, Signal};
 pub use residual::{Read, Residual, SubLayers};
-pub use site::{Dimensions, Site, SubLayer};
+pub use site::{Dimensions, Site, SubLayerKind};
 pub use skip::{Forced, SkippedKeys, Skipping, StepMode, Thresholds};
 pub use traversal::Traversal;
 pub use weights::{Declared, Init, Stored, Weights};

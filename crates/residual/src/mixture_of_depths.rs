@@ -17,7 +17,7 @@
 use crate::policy::{Cost, InvalidPolicy, PolicyConfig};
 use crate::pool::project;
 use crate::probe::{Place, Signal, show};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use crate::skip::skipped;
 use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
@@ -300,7 +300,7 @@ impl Inside {
 
 /// Whether a block ends at a site.
 pub(crate) fn ends_block(site: Site) -> bool {
-    site.kind() == SubLayer::Mlp
+    site.kind() == SubLayerKind::Mlp
 }
 
 /// A predictor's verdict; a NaN runs, so that it is seen.

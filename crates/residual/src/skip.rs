@@ -1,7 +1,7 @@
 //! Skipping: a policy whose gate is known before a sub-layer runs can leave out tokens for which it is small.
 
 use crate::policy::{InvalidPolicy, PolicyConfig};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use burn::tensor::{Bool, Tensor, TensorData};
 use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
@@ -30,8 +30,8 @@ impl Thresholds {
         match self {
             Self::One(threshold) => *threshold,
             Self::PerKind { attention, mlp } => match site.kind() {
-                SubLayer::Attention => *attention,
-                SubLayer::Mlp => *mlp,
+                SubLayerKind::Attention => *attention,
+                SubLayerKind::Mlp => *mlp,
             },
             Self::PerSite(thresholds) => thresholds[site.index],
         }

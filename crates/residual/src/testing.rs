@@ -3,7 +3,7 @@
 use crate::policy::PolicyConfig;
 use crate::probe::{Place, Probe, Recorder, Signal};
 use crate::residual::{Residual, SubLayers};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -236,10 +236,10 @@ impl SubLayers for Toy {
             normal(&name, [width, width]) * (1.0 / (width as f64).sqrt())
         };
         match site.kind() {
-            SubLayer::Attention => {
+            SubLayerKind::Attention => {
                 crate::pool::project(input.mean_dim(1).expand(shape), matrix("value"))
             }
-            SubLayer::Mlp => {
+            SubLayerKind::Mlp => {
                 let hidden = relu(crate::pool::project(input, matrix("up")));
                 crate::pool::project(hidden, matrix("down"))
             }
