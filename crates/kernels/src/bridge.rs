@@ -54,7 +54,7 @@ fn rows(tensor: FlexTensor) -> Rows {
 
 /// The values of a tensor where they are, without a copy if they lie in order; nothing if it lives elsewhere than on
 /// Flex, is part of a graph, or is not f32.
-pub fn share<const D: usize>(tensor: Tensor<D>) -> Option<Rows> {
+pub fn lend<const D: usize>(tensor: Tensor<D>) -> Option<Rows> {
     let tensor = tensor.try_into_primitive::<Flex>().ok()?;
     (tensor.dtype() == DType::F32).then(|| rows(tensor))
 }
@@ -63,7 +63,7 @@ fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape.to_vec()))
 }
 
-/// Runs an operation on up to seven tensors and gives the result its shape.
+/// Runs an operation on up to nine tensors and gives the result its shape.
 pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>) -> Tensor<D> {
     count_call();
     let operation: SharedOperation = Arc::new(operation);

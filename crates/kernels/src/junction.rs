@@ -20,12 +20,12 @@ impl Junctions {
         Self { stream: Arc::new(Mutex::new(stream)) }
     }
 
-    /// Goes through the next junction: from a write to the next sub-layer's input, and who runs it.
+    /// Goes through the next junction: from a write to the next sub-layer's input, and the tokens that run it.
     ///
     /// # Shapes
     /// - `write` and output: `[B, T, d]`
     /// - `params`: as the stream defines
-    pub fn pass(&mut self, write: Tensor<3>, params: Tensor<1>) -> (Tensor<3>, Option<Route>) {
+    pub fn forward(&mut self, write: Tensor<3>, params: Tensor<1>) -> (Tensor<3>, Option<Route>) {
         let shape = write.dims();
         let operation = Junction { stream: self.stream.clone(), shape };
         let input = run(operation, vec![write.into(), params.into()]);

@@ -25,7 +25,7 @@ mod tensors;
 pub use attention::{
     AttentionShape, AttentionWeights, HeadGains, RopeTables, attention, continued_attention,
 };
-pub use bridge::share;
+pub use bridge::lend;
 pub use embed::embed;
 pub use hadal_cpu::{Route, Rows};
 pub use heads::{DepthSlots, mix_heads, project_heads};

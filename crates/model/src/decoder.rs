@@ -3,14 +3,13 @@
 use crate::config::{ConfigError, DepthKv, ModelConfig};
 use crate::layers::{Block, Layers};
 use crate::loss::shares;
-use crate::pass::{Pass, PassError, Tokens};
+use crate::pass::{Pass, PassError, Tokens, Variant};
 use crate::rope::Rope;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 use hadal_kernels::{Targets, change_values, embed, fuses, head_loss, linear, take_gradient};
 use hadal_residual::{
-    AnyResidual, Conduct, Declared, Init, Memory, Silent, Site, SkippedKeys, Skipping, Stored,
-    Weights,
+    AnyResidual, Declared, Init, Site, SkippedKeys, Skipping, Stored, Traversal, Weights,
 };
 use std::collections::HashMap;
 use std::mem;
@@ -26,10 +25,6 @@ pub struct Decoder {
     config: ModelConfig,
     #[module(skip)]
     declared: Vec<Declared>,
-    #[module(skip)]
-    memory: Memory,
-    #[module(skip)]
-    left_out: Vec<Site>,
 }
 
 impl Decoder {
@@ -63,8 +58,6 @@ impl Decoder {
             residual: config.residual.init(&config.dimensions(), &mut weights),
             config: config.clone(),
             declared: weights.declared(),
-            memory: Memory::default(),
-            left_out: Vec::new(),
         }
     }
 
@@ -76,18 +69,6 @@ impl Decoder {
     /// Every parameter's name and shape.
     pub fn declared(&self) -> &[Declared] {
         &self.declared
-    }
-
-    /// Sets what the backward pass may compute again instead of keeping it.
-    pub fn remember(&mut self, memory: Memory) {
-        self.memory = memory;
-    }
-
-    /// Leaves sub-layers out of every pass from now on, besides those that a pass names itself.
-    pub fn leave_out(&mut self, sites: &[Site]) -> Result<(), PassError> {
-        self.check_absent(sites)?;
-        self.left_out = sites.to_vec();
-        Ok(())
     }
 
     /// The logits of every position, or of the last one.
@@ -146,7 +127,7 @@ impl Decoder {
     /// The sub-layers that a pass without `absent` goes past.
     pub(crate) fn present(&self, absent: &[Site]) -> Vec<Site> {
         let sites = (0..2 * self.blocks.len()).map(Site::new);
-        sites.filter(|site| !absent.contains(site) && !self.left_out.contains(site)).collect()
+        sites.filter(|site| !absent.contains(site)).collect()
     }
 
     /// What the head multiplies, `[B, T, d]`, and what the policy learns besides.
@@ -155,8 +136,9 @@ impl Decoder {
         tokens: &Tokens,
         pass: Pass,
     ) -> Result<(Tensor<3>, Option<Tensor<1>>), PassError> {
-        let Pass { mut cache, absent, probe, mut tally, mut record, replay, .. } = pass;
-        let absent = &[absent, &self.left_out].concat();
+        let Pass { mut cache, absent, mode, memory, probe, mut tally, mut record, replay, .. } =
+            pass;
+        let variant = Variant { absent, mode };
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens.ids(), start + tokens.time())?;
         self.check_absent(absent)?;
@@ -183,7 +165,7 @@ impl Decoder {
             tally.begin(&self.config, tokens.batch(), time, start);
         }
         if let Some(record) = &mut record {
-            record.begin(tokens, absent, 2 * self.blocks.len());
+            record.begin(tokens, variant, 2 * self.blocks.len());
         }
         // Caches and slots would miss what a sub-layer that is not run leaves for others.
         let alone = cache.is_none() && self.config.depth_kv == DepthKv::None;
@@ -194,16 +176,17 @@ impl Decoder {
             rope: Rope::new(start, time, &self.config, &device),
             cache: cache.as_deref_mut(),
             absent,
-            memory: self.memory,
+            recompute: memory.recompute,
             slots: Vec::new(),
             skipped_keys,
             start,
             tally,
             extra_loss: None,
             record,
-            replay: replay.map(|replay| (replay, replay.agreeing(tokens, absent))),
+            replay: replay.map(|replay| (replay, replay.agreeing(tokens, variant))),
         };
-        let hidden = self.residual.traverse(embedding, &mut layers, probe.unwrap_or(&mut Silent));
+        let mut traversal = Traversal { mode, memory, probe };
+        let hidden = self.residual.traverse(embedding, &mut layers, &mut traversal);
         let extra_loss = layers.extra_loss.take();
         if let Some(cache) = cache {
             cache.advance(time);
@@ -232,13 +215,13 @@ impl Decoder {
         }
     }
 
-    /// Whether these sub-layers can be left out.
-    pub(crate) fn check_absent(&self, absent: &[Site]) -> Result<(), PassError> {
+    /// Refuses sub-layers that cannot be left out.
+    pub fn check_absent(&self, absent: &[Site]) -> Result<(), PassError> {
         let sites = 2 * self.blocks.len();
         if let Some(&site) = absent.iter().find(|site| site.index >= sites) {
             return Err(PassError::UnknownSite { site, sites });
         }
-        match absent.iter().find_map(|&site| Some((site, self.residual.needs(site)?))) {
+        match absent.iter().find_map(|&site| Some((site, self.residual.required_because(site)?))) {
             Some((site, reason)) => Err(PassError::NotAbsent { site, reason }),
             None => Ok(()),
         }
@@ -261,17 +244,12 @@ impl Decoder {
         *self = decoder.map(&mut Changer { names, change });
     }
 
-    /// Sets what changes from step to step of training.
-    pub fn conduct(&mut self, conduct: &Conduct) {
-        self.residual.conduct(conduct);
-    }
-
     /// Sets when tokens skip sub-layers; it becomes part of the model's config.
-    pub fn skip(&mut self, skipping: Option<Skipping>) -> Result<(), ConfigError> {
+    pub fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), ConfigError> {
         let mut config = self.config.clone();
         config.residual.set_skipping(skipping.clone())?;
         config.check()?;
-        self.residual.skip(skipping);
+        self.residual.set_skipping(skipping);
         self.config = config;
         Ok(())
     }

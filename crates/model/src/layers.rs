@@ -10,7 +10,7 @@ use crate::tally::{Tally, seen_keys};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
-use hadal_residual::{Init, Memory, Site, SkippedKeys, SubLayer, SubLayers, Weights};
+use hadal_residual::{Init, Site, SkippedKeys, SubLayerKind, SubLayers, Weights};
 
 /// `x W^T` with W stored as `[out, in]`, and a bias where a model has one.
 #[derive(Module, Debug)]
@@ -78,7 +78,8 @@ pub(crate) struct Layers<'a> {
     pub(crate) rope: Rope,
     pub(crate) cache: Option<&'a mut Cache>,
     pub(crate) absent: &'a [Site],
-    pub(crate) memory: Memory,
+    /// Whether sub-layers run a second time in the backward pass instead of keeping what it needs.
+    pub(crate) recompute: bool,
     /// What earlier blocks left for the same tokens. It lives for one pass: no token ever sees
     /// another token's slots.
     pub(crate) slots: Vec<KeyValue>,
@@ -102,7 +103,7 @@ impl Layers<'_> {
         let device = x.device();
         if self.depth_kv == DepthKv::None && fuses(&device) {
             match &mut self.cache {
-                None => return attention.fused(x, &self.rope, self.memory.recompute),
+                None => return attention.fused(x, &self.rope, self.recompute),
                 Some(cache) if !device.is_autodiff() => {
                     return cache
                         .with_fused(block, |seen| attention.continued(x, &self.rope, seen));
@@ -133,7 +134,7 @@ impl Layers<'_> {
             };
             let asking = Asking { route: route.clone(), keys };
             match &mut self.cache {
-                None => return attention.routed(x, &self.rope, self.memory.recompute, asking),
+                None => return attention.routed(x, &self.rope, self.recompute, asking),
                 Some(cache) if !device.is_autodiff() => {
                     return cache.with_fused(block, |seen| {
                         attention.continued_routed(x, &self.rope, seen, asking)
@@ -182,7 +183,7 @@ impl Layers<'_> {
         if let Some(projection) = mlp.depth() {
             self.slots.push(attention.depth_slot(projection, x.clone(), &self.rope));
         }
-        let recompute = self.memory.recompute;
+        let recompute = self.recompute;
         let [batch, time, _] = x.dims();
         match route {
             None => mlp.forward(x, recompute),
@@ -201,9 +202,9 @@ impl Layers<'_> {
         let [batch, time, _] = input.dims();
         self.count(site, [batch, time], route);
         match (site.kind(), route) {
-            (SubLayer::Attention, None) => self.all_attend(site.block(), input),
-            (SubLayer::Attention, Some(route)) => self.some_attend(site.block(), input, route),
-            (SubLayer::Mlp, route) => self.mlp(site.block(), input, route),
+            (SubLayerKind::Attention, None) => self.all_attend(site.block(), input),
+            (SubLayerKind::Attention, Some(route)) => self.some_attend(site.block(), input, route),
+            (SubLayerKind::Mlp, route) => self.mlp(site.block(), input, route),
         }
     }
 
@@ -221,7 +222,7 @@ impl Layers<'_> {
         let Some(tally) = &mut self.tally else { return };
         let all = (batch * time) as u64;
         let ran = route.map_or(all, |route| route.len() as u64);
-        if site.kind() == SubLayer::Mlp {
+        if site.kind() == SubLayerKind::Mlp {
             return tally.count(site, [ran, 0, 0]);
         }
         let keyed = match keys {
@@ -271,13 +272,9 @@ impl SubLayers for Layers<'_> {
         self.absent.contains(&site)
     }
 
-    fn memory(&self) -> Memory {
-        self.memory
-    }
-
     fn first_token(&self, site: Site, input: &Tensor<3>) -> Option<Tensor<4>> {
         // What a cache holds is laid out for decoding, and nobody watches that.
-        if site.kind() == SubLayer::Mlp || self.cache.is_some() {
+        if site.kind() == SubLayerKind::Mlp || self.cache.is_some() {
             return None;
         }
         let attention = &self.blocks[site.block()].attention;

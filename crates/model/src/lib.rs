@@ -25,12 +25,12 @@ mod recording;
 mod rope;
 mod rope_scaling;
 mod sampling;
-mod stepper;
+mod session;
 mod streamed;
 mod tally;
 mod tensor_file;
+mod token_decoder;
 mod tokenizer;
-mod writer;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
@@ -45,14 +45,14 @@ pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
 pub use model_files::model_at;
 pub use part::{Part, PartError};
-pub use pass::{Pass, PassError, Tokens};
+pub use pass::{Pass, PassError, Tokens, Variant};
 pub use recording::Recording;
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use sampling::{Sampler, Sampling, SamplingError};
+pub use session::Session;
 pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError, write_tensors};
 pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
-pub use writer::Writer;
 
 /// The README's example must compile.
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
 //! Parts of a model by name: `17` is a block, `attn:20` an attention, `mlp:7` an MLP.
 
-use hadal_residual::{Site, SubLayer};
+use hadal_residual::{Site, SubLayerKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -73,8 +73,8 @@ impl Part {
 impl From<Site> for Part {
     fn from(site: Site) -> Self {
         match site.kind() {
-            SubLayer::Attention => Self::Attention(site.block()),
-            SubLayer::Mlp => Self::Mlp(site.block()),
+            SubLayerKind::Attention => Self::Attention(site.block()),
+            SubLayerKind::Mlp => Self::Mlp(site.block()),
         }
     }
 }

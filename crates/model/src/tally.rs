@@ -1,7 +1,7 @@
 //! Who ran what, and what that cost: F(mask) of Mixture-of-Depths, exact for any mask.
 
 use crate::config::{DepthKv, MlpKind, ModelConfig};
-use hadal_residual::{Site, SkippedKeys, SubLayer};
+use hadal_residual::{Site, SkippedKeys, SubLayerKind};
 
 /// What happened at one sub-layer, summed over tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl SiteFlops {
         let kv = config.kv_width() as u64;
         let gate = config.residual.deciding(site, &config.dimensions());
         match site.kind() {
-            SubLayer::Attention => {
+            SubLayerKind::Attention => {
                 let slots = match config.depth_kv {
                     DepthKv::None => 0,
                     DepthKv::Attention => site.block() as u64,
@@ -57,7 +57,7 @@ impl SiteFlops {
                     always: gate,
                 }
             }
-            SubLayer::Mlp => {
+            SubLayerKind::Mlp => {
                 let matrices = match config.mlp {
                     MlpKind::Relu2 => 2,
                     MlpKind::Swiglu => 3,
@@ -89,7 +89,7 @@ impl Tally {
         self.tokens += (batch * time) as u64;
         for (index, tally) in self.sites.iter_mut().enumerate() {
             let site = Site::new(index);
-            if site.kind() == SubLayer::Attention {
+            if site.kind() == SubLayerKind::Attention {
                 tally.context += batch as u64 * seen_keys(start, time, config.window(site.block()));
             }
         }
@@ -120,10 +120,10 @@ impl Tally {
     pub fn dense(&self) -> Self {
         let ran = self.tokens;
         let each = |(site, tally): (usize, &SiteTally)| match Site::new(site).kind() {
-            SubLayer::Attention => {
+            SubLayerKind::Attention => {
                 SiteTally { ran, keyed: ran, seen: tally.context, context: tally.context }
             }
-            SubLayer::Mlp => SiteTally { ran, ..SiteTally::default() },
+            SubLayerKind::Mlp => SiteTally { ran, ..SiteTally::default() },
         };
         let sites = self.sites.iter().enumerate().map(each).collect();
         Self { tokens: self.tokens, sites }

@@ -1,7 +1,7 @@
 //! Steps of one token allocate nothing: counted, not believed.
 
 use hadal_kernels::fuses;
-use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Writer};
+use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Session, Variant};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -74,12 +74,13 @@ fn config(policy: &str, width: usize) -> ModelConfig {
 /// Allocations on this thread, and on all, of each of `steps` steps behind a prompt.
 fn allocations(config: &ModelConfig, prompt: usize, steps: usize) -> Vec<(usize, usize)> {
     let decoder = Decoder::fresh(config, 1, &Device::flex()).unwrap();
-    let mut writer = Writer::new(&decoder, &[], prompt + steps + 1).unwrap();
-    assert!(writer.steps(), "{} does not step", config.residual);
-    writer.read(&vec![7; prompt], None).unwrap();
+    let mut session = Session::new(&decoder, Variant::default()).unwrap();
+    session.reserve(prompt + steps + 1);
+    assert!(session.decodes_tokens(), "{} does not step", config.residual);
+    session.feed(&vec![7; prompt], None).unwrap();
     let step = |i: usize| {
         let before = (HERE.get(), ANYWHERE.load(SeqCst));
-        writer.read(&[i as u32 % 32], None).unwrap();
+        session.feed(&[i as u32 % 32], None).unwrap();
         (HERE.get() - before.0, ANYWHERE.load(SeqCst) - before.1)
     };
     // The first step takes the memory that all others use.

@@ -6,12 +6,13 @@
 //!
 //! where each of the two norms may be missing, and the head reads `final_norm(x)`, or x where there is none.
 
-use crate::fused::{Fused, Memory, Passage, join_any};
+use crate::fused::{Fused, FusedOptions, Junction, join_any};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::Cost;
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -103,8 +104,8 @@ impl Residual for Additive {
         embedding
     }
 
-    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<()> {
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+    fn read(&self, site: Site, x: &Tensor<3>, traversal: &mut Traversal) -> Read<()> {
+        show(traversal, Place::Site(site), Signal::Reading, || x.clone());
         let input = match self.before(Place::Site(site)) {
             None => x.clone(),
             Some((norm, 1.0)) => norm.forward(x.clone()),
@@ -113,7 +114,7 @@ impl Residual for Additive {
         Read::all(input, ())
     }
 
-    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut dyn Probe) -> Tensor<3> {
+    fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut Traversal) -> Tensor<3> {
         let AdditiveSite { carry, after, .. } = &self.sites[site.index];
         let sum = if *carry == 1.0 { x + y } else { x * *carry + y };
         match after {
@@ -122,12 +123,12 @@ impl Residual for Additive {
         }
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let (mut steps, mut params) = (Vec::new(), Vec::new());
-        for passage in passages {
-            let writer = passage.from.map(|site| &self.sites[site.index]);
+        for junction in junctions {
+            let writer = junction.from.map(|site| &self.sites[site.index]);
             let after = writer.and_then(|site| site.after.as_ref());
-            let before = self.before(passage.to);
+            let before = self.before(junction.to);
             steps.push(AdditiveStep {
                 skip: writer.map_or(1.0, |site| site.carry as f32),
                 post: after.is_some(),
@@ -138,12 +139,12 @@ impl Residual for Additive {
         }
         let device = params.iter().flatten().next()?.device();
         let params = params.into_iter().map(|gains| join_any(gains, &device)).collect();
-        let stream = Stream::new(self.width, self.eps as f32, steps, keep);
+        let stream = Stream::new(self.width, self.eps as f32, steps, options.keep);
         Some(Fused { stream: Box::new(stream), params })
     }
 
-    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
+    fn close(&self, x: Tensor<3>, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || x.clone());
         match &self.final_norm {
             Some(norm) => norm.forward(x),
             None => x,

@@ -67,29 +67,32 @@ macro_rules! policies {
                 &self,
                 embedding: burn::tensor::Tensor<3>,
                 layers: &mut dyn $crate::SubLayers,
-                probe: &mut dyn $crate::Probe,
+                traversal: &mut $crate::Traversal,
             ) -> burn::tensor::Tensor<3> {
-                match self { $(Self::$variant(policy) => $crate::Residual::traverse(policy, embedding, layers, probe),)* }
+                match self {
+                    $(Self::$variant(policy) => {
+                        $crate::Residual::traverse(policy, embedding, layers, traversal)
+                    })*
+                }
             }
 
             /// The policy for one token at a time past these sub-layers, without tensors, if it has such a form.
-            pub fn walking(&self, present: &[$crate::Site]) -> Option<$crate::Walking> {
-                match self { $(Self::$variant(policy) => $crate::Residual::walking(policy, present),)* }
+            pub fn decode(
+                &self,
+                present: &[$crate::Site],
+                mode: &$crate::StepMode,
+            ) -> Option<$crate::FusedDecode> {
+                match self { $(Self::$variant(policy) => $crate::Residual::decode(policy, present, mode),)* }
             }
 
-            /// Sets what changes from step to step of training.
-            pub fn conduct(&mut self, conduct: &$crate::Conduct) {
-                match self { $(Self::$variant(policy) => $crate::Residual::conduct(policy, conduct),)* }
-            }
-
-            /// Sets when tokens skip; [`PolicyConfig::set_skipping`]($crate::PolicyConfig::set_skipping) says whether they can.
-            pub fn skip(&mut self, skipping: Option<$crate::Skipping>) {
-                match self { $(Self::$variant(policy) => $crate::Residual::skip(policy, skipping),)* }
+            /// Sets when tokens skip; the settings say whether they can.
+            pub fn set_skipping(&mut self, skipping: Option<$crate::Skipping>) {
+                match self { $(Self::$variant(policy) => $crate::Residual::set_skipping(policy, skipping),)* }
             }
 
             /// Why the site cannot be absent, if it cannot.
-            pub fn needs(&self, site: $crate::Site) -> Option<&'static str> {
-                match self { $(Self::$variant(policy) => $crate::Residual::needs(policy, site),)* }
+            pub fn required_because(&self, site: $crate::Site) -> Option<&'static str> {
+                match self { $(Self::$variant(policy) => $crate::Residual::required_because(policy, site),)* }
             }
         }
     };

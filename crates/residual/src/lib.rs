@@ -22,18 +22,20 @@ mod skip;
 mod streams;
 #[cfg(test)]
 mod testing;
+mod traversal;
 mod weights;
 
 pub use config::ShortFormError;
-pub use fused::{Fused, Memory, Passage, Walking};
+pub use fused::{Fused, FusedDecode, FusedOptions, Junction, Memory};
 pub use norm::RmsNorm;
 pub use policies::{AnyResidual, ResidualConfig, kinds_that};
 pub use policy::{
     About, BASE_STD, Cost, Growth, InitialGate, InvalidPolicy, Matrix, Numbering, PolicyConfig,
     RecipeKey, Tables, Update,
 };
-pub use probe::{Place, Probe, Recorder, Signal, Silent};
+pub use probe::{Place, Probe, Recorder, Signal};
 pub use residual::{Read, Residual, SubLayers};
-pub use site::{Dimensions, Site, SubLayer};
-pub use skip::{Conduct, Forced, SkippedKeys, Skipping, Thresholds};
+pub use site::{Dimensions, Site, SubLayerKind};
+pub use skip::{Forced, SkippedKeys, Skipping, StepMode, Thresholds};
+pub use traversal::Traversal;
 pub use weights::{Declared, Init, RowRule, Stored, Weights};

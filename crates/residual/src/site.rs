@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The two kinds of sub-layer; a block is one of each, attention first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SubLayer {
+pub enum SubLayerKind {
     /// Causal self-attention.
     Attention,
     /// The position-wise feed-forward network.
@@ -30,16 +30,16 @@ impl Site {
     }
 
     /// Which half of the block this is.
-    pub fn kind(self) -> SubLayer {
-        if self.index.is_multiple_of(2) { SubLayer::Attention } else { SubLayer::Mlp }
+    pub fn kind(self) -> SubLayerKind {
+        if self.index.is_multiple_of(2) { SubLayerKind::Attention } else { SubLayerKind::Mlp }
     }
 }
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind() {
-            SubLayer::Attention => "attention",
-            SubLayer::Mlp => "mlp",
+            SubLayerKind::Attention => "attention",
+            SubLayerKind::Mlp => "mlp",
         };
         write!(f, "{kind} of block {}", self.block())
     }

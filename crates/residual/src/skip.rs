@@ -1,7 +1,7 @@
 //! Skipping: a policy whose gate is known before a sub-layer runs can leave out tokens for which it is small.
 
 use crate::policy::{InvalidPolicy, PolicyConfig};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use burn::tensor::{Bool, Tensor, TensorData};
 use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
@@ -30,8 +30,8 @@ impl Thresholds {
         match self {
             Self::One(threshold) => *threshold,
             Self::PerKind { attention, mlp } => match site.kind() {
-                SubLayer::Attention => *attention,
-                SubLayer::Mlp => *mlp,
+                SubLayerKind::Attention => *attention,
+                SubLayerKind::Mlp => *mlp,
             },
             Self::PerSite(thresholds) => thresholds[site.index],
         }
@@ -152,20 +152,30 @@ pub struct Forced {
     pub seed: u64,
 }
 
-/// What training sets from step to step and what is not part of a model.
+/// What changes from step to step of training and is not part of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conduct {
+pub struct StepMode {
     /// Share of their full size that the policy's gains have, while training warms up.
     pub warmth: f64,
     /// Whether parameters are being learned: decisions may then use what a generated text does not have.
     pub learning: bool,
-    /// Who runs in any case.
+    /// Tokens that run in any case.
     pub forced: Forced,
 }
 
-impl Default for Conduct {
+/// A model in use: gains have their full size, and every decision is the model's own.
+static IN_USE: StepMode =
+    StepMode { warmth: 1.0, learning: false, forced: Forced { shares: Vec::new(), seed: 0 } };
+
+impl Default for StepMode {
     fn default() -> Self {
-        Self { warmth: 1.0, learning: false, forced: Forced::default() }
+        IN_USE.clone()
+    }
+}
+
+impl Default for &StepMode {
+    fn default() -> Self {
+        &IN_USE
     }
 }
 

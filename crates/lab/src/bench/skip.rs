@@ -7,6 +7,7 @@ use super::statistics::{median, median_ratio};
 use crate::skip::{Aim, Promise, Scope, calibrated};
 use crate::train::Batch;
 use hadal_model::{Decoder, ModelConfig, Tally};
+use hadal_residual::StepMode;
 use serde::Serialize;
 
 /// Sets thresholds with which every sub-layer skips the job's share of these batches, if it has one. The model must
@@ -24,7 +25,7 @@ pub(super) fn let_skip(
         shrink: own.as_ref().map_or(0.0, |own| own.shrink),
         keys: decoder.config().residual.skipped_keys(),
     };
-    calibrated(decoder, batches, &aim, &mut |_| {})?;
+    calibrated(decoder, &StepMode::default(), batches, &aim, &mut |_| {})?;
     Ok(())
 }
 

@@ -53,7 +53,7 @@ use activations::Activations;
 use burn::module::Module;
 use distribution::Distribution;
 use gradient::Gradient;
-use hadal_model::Decoder;
+use hadal_model::{Decoder, Variant};
 use hadal_report::figure::{Figure, Quartiles};
 use lanes::Lanes;
 use output::Output;
@@ -94,7 +94,7 @@ pub fn diagnose(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Diagnosis, DiagnoseError> {
-    let mut diagnosis = look(&subject.decoder, samples, options, progress)?;
+    let mut diagnosis = look(&subject.decoder, subject.variant(), samples, options, progress)?;
     diagnosis.summary.name.clone_from(&subject.name);
     diagnosis.summary.step = subject.step;
     Ok(diagnosis)
@@ -103,6 +103,7 @@ pub fn diagnose(
 /// Diagnoses a model, which must be on a device with autodiff.
 pub(crate) fn look(
     decoder: &Decoder,
+    variant: Variant,
     samples: &Samples,
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
@@ -131,7 +132,7 @@ pub(crate) fn look(
         for diagnostic in &mut diagnostics {
             all.push(diagnostic.as_mut());
         }
-        loss += watch(model, &batch, &mut all)?;
+        loss += watch(model, variant, &batch, &mut all)?;
         if !loss.is_finite() {
             return Err(DiagnoseError::NotFinite { loss });
         }
@@ -140,7 +141,7 @@ pub(crate) fn look(
         summary.tokens += batch.input.ids().len() as u64;
         told();
         for diagnostic in &mut diagnostics {
-            diagnostic.ask(&plain, &batch, &mut told)?;
+            diagnostic.ask(&plain, variant, &batch, &mut told)?;
         }
     }
     summary.loss = loss / positions.max(1) as f64;

@@ -76,8 +76,8 @@ fn batch(rows: usize, time: usize) -> Batch {
 
 /// What a diagnostic sees of a batch.
 fn seen<D: Diagnostic>(decoder: &Decoder, batch: &Batch, mut diagnostic: D) -> D {
-    watch(decoder, batch, &mut [&mut diagnostic]).unwrap();
-    diagnostic.ask(&decoder.valid(), batch, &mut || {}).unwrap();
+    watch(decoder, Variant::default(), batch, &mut [&mut diagnostic]).unwrap();
+    diagnostic.ask(&decoder.valid(), Variant::default(), batch, &mut || {}).unwrap();
     diagnostic
 }
 
@@ -86,7 +86,7 @@ fn samples(rows: usize, time: usize) -> Samples<'static> {
 }
 
 fn quick(decoder: &Decoder) -> Diagnosis {
-    look(decoder, &samples(6, 9), &Options::default(), &mut |_, _| {}).unwrap()
+    look(decoder, Variant::default(), &samples(6, 9), &Options::default(), &mut |_, _| {}).unwrap()
 }
 
 #[track_caller]
@@ -254,7 +254,7 @@ fn a_fresh_prenorm_stream_grows_within_the_bounds_of_xiong() {
         let mut output = Output::new(blocks, bounds.clone(), 0.0);
         for seed in 0..SEEDS {
             let decoder = xiong_model(&config, seed).valid();
-            watch(&decoder, &batch(4, 5), &mut [&mut output]).unwrap();
+            watch(&decoder, Variant::default(), &batch(4, 5), &mut [&mut output]).unwrap();
         }
         for (block, (growth, (least, most))) in
             output.growth().into_iter().zip(bounds.growth()).enumerate().skip(1)
@@ -385,7 +385,9 @@ fn watching_changes_nothing() {
         let before = decoder.parameters();
         let batch = batch(4, 7);
         let whole = seen(&decoder, &batch, Removals::new(3)).loss();
-        let watched = look(&decoder, &samples(6, 9), &Options::default(), &mut |_, _| {}).unwrap();
+        let watched =
+            look(&decoder, Variant::default(), &samples(6, 9), &Options::default(), &mut |_, _| {})
+                .unwrap();
         assert!(watched.summary.loss.is_finite());
         assert_eq!(decoder.parameters(), before, "{kind}");
         assert_eq!(seen(&decoder, &batch, Removals::new(3)).loss(), whole, "{kind}");
@@ -397,8 +399,10 @@ fn only_what_was_asked_for_is_measured() {
     let decoder = fresh(&config("mgr", 3));
     let options = Options { only: vec![Kind::Sink], batches: Some(1) };
     let mut told = Vec::new();
-    let found =
-        look(&decoder, &samples(6, 9), &options, &mut |d, all| told.push((d, all))).unwrap();
+    let found = look(&decoder, Variant::default(), &samples(6, 9), &options, &mut |d, all| {
+        told.push((d, all))
+    })
+    .unwrap();
     assert_eq!(found.figures.len(), 1);
     assert_eq!(told, [(1, 1)]);
     assert_eq!(found.summary.norm_growth, None);
@@ -411,7 +415,9 @@ fn numbers_that_overflow_are_refused() {
     let decoder = model(&config("prenorm", 2), |name, shape| {
         name.contains("norm").then(|| vec![f32::MAX; shape.iter().product()])
     });
-    let error = look(&decoder, &samples(2, 5), &Options::default(), &mut |_, _| {}).unwrap_err();
+    let error =
+        look(&decoder, Variant::default(), &samples(2, 5), &Options::default(), &mut |_, _| {})
+            .unwrap_err();
     assert!(matches!(error, DiagnoseError::NotFinite { .. }), "{error}");
 }
 

@@ -7,7 +7,7 @@ use super::values::Values;
 use crate::train::{Batch, gradient::scalar};
 use burn::tensor::Tensor;
 use hadal_kernels::take_gradient;
-use hadal_model::{Decoder, Pass};
+use hadal_model::{Decoder, Pass, Variant};
 use hadal_residual::{Place, Probe, Signal, Site};
 
 /// Hands signals to those who want them.
@@ -43,13 +43,14 @@ impl Probe for Watch<'_, '_> {
 /// autodiff if one of them wants gradients.
 pub(crate) fn watch(
     decoder: &Decoder,
+    variant: Variant,
     batch: &Batch,
     diagnostics: &mut [&mut dyn Diagnostic],
 ) -> Result<f64, DiagnoseError> {
     let learns = diagnostics.iter().any(|diagnostic| diagnostic.wants_gradients());
     diagnostics.iter_mut().for_each(|diagnostic| diagnostic.begin(batch));
     let mut probe = Watch { diagnostics, taps: learns.then(Vec::new) };
-    let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
+    let pass = Pass { probe: Some(&mut probe), ..variant.pass() };
     let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
     let Watch { diagnostics, taps } = probe;
     let (mean, positions) = (scalar(&loss), positions(batch));

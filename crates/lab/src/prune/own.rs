@@ -3,8 +3,8 @@
 
 use super::error::PruneError;
 use super::map::Renumbering;
-use hadal_model::{Decoder, Device, ModelConfig, Part, Pass, PassError, Tokens, load, save};
-use hadal_residual::{InvalidPolicy, Numbering, ResidualConfig};
+use hadal_model::{Decoder, Device, ModelConfig, Part, PassError, Tokens, Variant, load, save};
+use hadal_residual::{InvalidPolicy, Numbering, ResidualConfig, Site};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -27,8 +27,7 @@ pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, 
     let residual = whole.config().residual.to_string();
     let refuse = |reason: String| PruneError::NotWritable { residual: residual.clone(), reason };
     let absent = absent(map);
-    let mut reference = whole.clone();
-    reference.leave_out(&absent).map_err(|error| match error {
+    whole.check_absent(&absent).map_err(|error| match error {
         PassError::NotAbsent { site, reason } => refuse(format!("the {site} must stay: {reason}")),
         other => other.into(),
     })?;
@@ -50,7 +49,7 @@ pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, 
     if let Some(problem) = problem {
         return Err(refuse(problem));
     }
-    let difference = difference(&reference, &decoder)?;
+    let difference = difference([(whole, &absent), (&decoder, &[])])?;
     if difference > ROUNDING {
         return Err(refuse(format!(
             "numbers of this policy depend on where in depth they stand, and its logits would move by {difference:.1e} of \
@@ -60,7 +59,7 @@ pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, 
     Ok((decoder, difference == 0.0))
 }
 
-fn absent(map: &Renumbering) -> Vec<hadal_residual::Site> {
+fn absent(map: &Renumbering) -> Vec<Site> {
     let gone = (0..map.blocks()).filter(|&block| !map.stays(block)).map(Part::Block);
     Part::all_sites(&gone.chain(map.silent().iter().copied()).collect::<Vec<_>>())
 }
@@ -123,19 +122,21 @@ fn moved(
     }
 }
 
-/// The largest difference of logits, relative to the largest logit.
-fn difference(a: &Decoder, b: &Decoder) -> Result<f32, PassError> {
-    let config = a.config();
+/// The largest difference of logits between two models without sub-layers, relative to the largest logit.
+fn difference(models: [(&Decoder, &[Site]); 2]) -> Result<f32, PassError> {
+    let config = models[0].0.config();
     let length = LENGTH.min(config.max_seq_len);
     // Any tokens will do, as long as they differ.
     let id = |i: usize| ((i * i * 31 + 17 * i + 5) % config.vocab_size) as u32;
     let Some(tokens) = Tokens::rows((0..ROWS * length).map(id).collect(), ROWS) else {
         return Err(PassError::Empty);
     };
-    let logits = |decoder: &Decoder| -> Result<Vec<f32>, PassError> {
-        Ok(decoder.logits(&tokens, Pass::default())?.try_into_vec_as().unwrap_or_default())
+    let logits = |(decoder, absent): (&Decoder, &[Site])| -> Result<Vec<f32>, PassError> {
+        let logits = decoder.logits(&tokens, Variant::without(absent).pass())?;
+        Ok(logits.try_into_vec_as().unwrap_or_default())
     };
-    let (a, b) = (logits(a)?, logits(b)?);
+    let [a, b] = models.map(logits);
+    let (a, b) = (a?, b?);
     let largest = a.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
     let apart = a.iter().zip(&b).fold(0f32, |most, (x, y)| {
         // What is not a number must not pass for equal.

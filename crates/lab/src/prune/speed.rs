@@ -3,7 +3,8 @@
 use super::error::PruneError;
 use crate::bench::{median, median_ratio};
 use crate::train::Batch;
-use hadal_model::{Decoder, Part, PassError, Writer};
+use hadal_model::{Decoder, Part, PassError, Session, Variant};
+use hadal_residual::StepMode;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -26,7 +27,12 @@ pub struct Speed {
 }
 
 /// Times the whole and the cut model in turn on one row of a batch.
-pub(super) fn speed(decoder: &Decoder, batch: &Batch, cut: &[Part]) -> Result<Speed, PruneError> {
+pub(super) fn speed(
+    decoder: &Decoder,
+    mode: &StepMode,
+    batch: &Batch,
+    cut: &[Part],
+) -> Result<Speed, PruneError> {
     let time = batch.input.time();
     let row = &batch.input.ids()[..time];
     let room = decoder.config().max_seq_len.saturating_sub(DECODED).max(1);
@@ -35,7 +41,7 @@ pub(super) fn speed(decoder: &Decoder, batch: &Batch, cut: &[Part]) -> Result<Sp
     let mut times = [const { (Vec::new(), Vec::new()) }; 2];
     for round in 0..=ROUNDS {
         for (cut, (prefills, decodes)) in models.iter().zip(&mut times) {
-            let (prefill, decode) = once(decoder, row, cut)?;
+            let (prefill, decode) = once(decoder, mode, row, cut)?;
             if round > 0 {
                 prefills.push(prefill);
                 decodes.push(decode);
@@ -52,12 +58,18 @@ pub(super) fn speed(decoder: &Decoder, batch: &Batch, cut: &[Part]) -> Result<Sp
 }
 
 /// Seconds to read a row, and to write one token.
-fn once(decoder: &Decoder, row: &[u32], cut: &[Part]) -> Result<(f64, f64), PassError> {
+fn once(
+    decoder: &Decoder,
+    mode: &StepMode,
+    row: &[u32],
+    cut: &[Part],
+) -> Result<(f64, f64), PassError> {
     let absent = Part::all_sites(cut);
-    let mut writer = Writer::new(decoder, &absent, row.len() + DECODED)?;
+    let mut session = Session::new(decoder, Variant { absent: &absent, mode })?;
+    session.reserve(row.len() + DECODED);
     let mut step = |ids: &[u32]| -> Result<f64, PassError> {
         let started = Instant::now();
-        std::hint::black_box(writer.read(ids, None)?);
+        std::hint::black_box(session.feed(ids, None)?);
         Ok(started.elapsed().as_secs_f64())
     };
     let prefill = step(row)?;

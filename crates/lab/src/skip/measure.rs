@@ -4,6 +4,7 @@ use super::data::part;
 use super::error::SkipError;
 use crate::train::Batch;
 use hadal_model::{Decoder, Pass, Tally, negative_log_likelihood};
+use hadal_residual::StepMode;
 use serde::Serialize;
 
 /// Logits that exist at a time.
@@ -23,6 +24,7 @@ pub struct Quality {
 /// Measures a model as it is.
 pub(super) fn measure(
     decoder: &Decoder,
+    mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<(Quality, Tally), SkipError> {
@@ -33,7 +35,7 @@ pub(super) fn measure(
         let rows = (MOST_LOGITS / row.max(1)).max(1);
         for from in (0..batch.input.batch()).step_by(rows) {
             let part = part(batch, from, (from + rows).min(batch.input.batch()));
-            let pass = Pass { tally: Some(&mut tally), ..Pass::default() };
+            let pass = Pass { mode, tally: Some(&mut tally), ..Pass::default() };
             let logits = decoder.logits(&part.input, pass)?;
             let likeliest: Vec<i64> =
                 logits.clone().argmax(2).try_into_vec_as().unwrap_or_default();

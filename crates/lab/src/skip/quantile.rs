@@ -2,7 +2,7 @@
 
 use super::gates::Gates;
 use hadal_model::Saving;
-use hadal_residual::{Site, SubLayer, Thresholds};
+use hadal_residual::{Site, SubLayerKind, Thresholds};
 use serde::Serialize;
 
 /// Which sub-layers share a threshold.
@@ -24,7 +24,7 @@ impl Scope {
         let of = |kind| (0..sites).filter(|&site| Site::new(site).kind() == kind).collect();
         match self {
             Self::Model => vec![(0..sites).collect()],
-            Self::Kind => vec![of(SubLayer::Attention), of(SubLayer::Mlp)],
+            Self::Kind => vec![of(SubLayerKind::Attention), of(SubLayerKind::Mlp)],
             Self::Layer => (0..sites).map(|site| vec![site]).collect(),
         }
     }

@@ -4,6 +4,7 @@ use super::promise::Promise;
 use crate::bench::{median, median_ratio};
 use crate::train::Batch;
 use hadal_model::{Decoder, Pass, PassError, Tally};
+use hadal_residual::StepMode;
 use std::time::Instant;
 
 /// Pairs of passes that count.
@@ -23,8 +24,8 @@ pub(super) const PASSES: usize = ROUNDS + WARM_UP;
 
 /// Times passes through both models, from tokens to the logits behind each row.
 pub(super) fn in_turn(
-    dense: &Decoder,
-    skipping: &Decoder,
+    [dense, skipping]: [&Decoder; 2],
+    mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<Speed, PassError> {
@@ -32,9 +33,9 @@ pub(super) fn in_turn(
     let mut tally = Tally::default();
     for (round, batch) in batches.iter().cycle().take(PASSES).enumerate() {
         let mut ignored = Tally::default();
-        let dense_time = read(dense, batch, &mut ignored)?;
+        let dense_time = read(dense, mode, batch, &mut ignored)?;
         let counted = if round < WARM_UP { &mut ignored } else { &mut tally };
-        let time = read(skipping, batch, counted)?;
+        let time = read(skipping, mode, batch, counted)?;
         if round >= WARM_UP {
             times.push(time);
             dense_times.push(dense_time);
@@ -51,9 +52,14 @@ pub(super) fn in_turn(
     })
 }
 
-fn read(decoder: &Decoder, batch: &Batch, tally: &mut Tally) -> Result<f64, PassError> {
+fn read(
+    decoder: &Decoder,
+    mode: &StepMode,
+    batch: &Batch,
+    tally: &mut Tally,
+) -> Result<f64, PassError> {
     let started = Instant::now();
-    let pass = Pass { only_last: true, tally: Some(tally), ..Pass::default() };
+    let pass = Pass { mode, only_last: true, tally: Some(tally), ..Pass::default() };
     let logits: Vec<f32> =
         decoder.logits(&batch.input, pass)?.try_into_vec_as().unwrap_or_default();
     std::hint::black_box(&logits);

@@ -193,7 +193,8 @@ impl Default for MemoryConfig {
 impl MemoryConfig {
     /// As the model takes it.
     pub fn memory(&self) -> Memory {
-        Memory { inversion: self.inversion.then_some(self.fallback), recompute: self.recompute }
+        let kept_share = self.inversion.then_some(self.fallback);
+        Memory { kept_share, recompute: self.recompute }
     }
 }
 

@@ -16,8 +16,8 @@ use super::start;
 use super::state::{self, State};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
-use hadal_model::{CheckpointError, Decoder, ModelConfig, Tally, save};
-use hadal_residual::Conduct;
+use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, save};
+use hadal_residual::StepMode;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
@@ -100,8 +100,6 @@ impl Trainer {
         let logs = Logs::open(folder.path(), &state.logs)
             .map_err(|reason| TrainError::Logs { path: folder.path().into(), reason })?;
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
-        let mut decoder = decoder;
-        decoder.remember(config.memory.memory());
         let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
         Ok(Self {
             config,
@@ -200,7 +198,8 @@ impl Trainer {
     ) -> Result<Option<StepReport>, TrainError> {
         let started = Instant::now();
         let step = self.state.step;
-        self.prepare()?;
+        let mode = self.prepare()?;
+        let memory = self.config.memory.memory();
         let parts = self.config.train.accumulate;
         let mut gradients = Gradients::new();
         let mut batches = Vec::new();
@@ -212,7 +211,8 @@ impl Trainer {
                 return Ok(None);
             }
             let batch = self.batch(step, part)?;
-            let (value, more) = loss_and_gradient(&self.decoder, &batch, &mut tally)?;
+            let pass = Pass { mode: &mode, memory, tally: Some(&mut tally), ..Pass::default() };
+            let (value, more) = loss_and_gradient(&self.decoder, &batch, pass)?;
             loss += value / parts as f64;
             accumulate(&mut gradients, more, parts);
             batches.push(batch);
@@ -251,22 +251,21 @@ impl Trainer {
         Ok(self.feed.train(first, count)?)
     }
 
-    /// How the model goes through a step.
-    fn prepare(&mut self) -> Result<(), TrainError> {
+    /// Sets the thresholds of a step, and says how the model goes through it.
+    fn prepare(&mut self) -> Result<StepMode, TrainError> {
         let step = self.state.step;
         let warmth = warmth(&self.config, step + 1);
-        let mut conduct = Conduct { warmth, learning: true, ..Conduct::default() };
+        let mut mode = StepMode { warmth, learning: true, ..StepMode::default() };
         if let Some(skipper) = &self.skipper {
             let state = match self.state.skip.take() {
                 Some(state) => state,
                 None => skipper.start(&self.decoder, &self.batch(step, 0)?)?,
             };
-            conduct.forced = skipper.forced(&state, step);
-            self.decoder.skip(skipper.skipping(&state, step, warmth))?;
+            mode.forced = skipper.forced(&state, step);
+            self.decoder.set_skipping(skipper.skipping(&state, step, warmth))?;
             self.state.skip = Some(state);
         }
-        self.decoder.conduct(&conduct);
-        Ok(())
+        Ok(mode)
     }
 
     fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {

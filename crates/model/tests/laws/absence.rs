@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use hadal_model::{
     Decoder, DepthKv, Device, ModelConfig, Pass, PassError, Recording, Tally, Tokens,
 };
-use hadal_residual::{ResidualConfig, Site, SubLayer};
+use hadal_residual::{ResidualConfig, Site, SubLayerKind};
 
 fn without(decoder: &Decoder, tokens: &Tokens, absent: &[Site]) -> Result<Tensor<3>, PassError> {
     decoder.logits(tokens, Pass { absent, ..Pass::default() })
@@ -32,8 +32,8 @@ fn removable(config: &ModelConfig) -> Vec<Site> {
 /// The model whose sub-layer at `site` returns zero.
 fn silenced(config: &ModelConfig, site: Site) -> Decoder {
     let last = match site.kind() {
-        SubLayer::Attention => format!("layers.{}.attn.o.", site.block()),
-        SubLayer::Mlp => format!("layers.{}.mlp.down.", site.block()),
+        SubLayerKind::Attention => format!("layers.{}.attn.o.", site.block()),
+        SubLayerKind::Mlp => format!("layers.{}.mlp.down.", site.block()),
     };
     built(config, &Device::flex(), |name, shape| {
         let values = random_values(name, shape);

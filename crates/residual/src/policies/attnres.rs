@@ -4,13 +4,14 @@
 //! and every earlier sub-layer's output (full), or sums of them over blocks of sub-layers (block).
 //! Queries start at zero, which is a plain mean. "Attention Residuals", arXiv 2603.15031.
 
-use crate::fused::{Fused, Memory, Passage, gain, join};
+use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, PolicyConfig};
 use crate::pool::{Pooled, Source, pool};
-use crate::probe::{Place, Probe, Signal, show, show_per_stream};
+use crate::probe::{Place, Signal, show, show_per_stream};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -136,16 +137,18 @@ impl Residual for AttentionResiduals {
         Sources { closed: vec![Source::new(embedding, self.eps)], open: None }
     }
 
-    fn read(&self, site: Site, sources: &Sources, probe: &mut dyn Probe) -> Read<()> {
+    fn read(&self, site: Site, sources: &Sources, traversal: &mut Traversal) -> Read<()> {
         let h = match site.index.checked_sub(1) {
             None => sources.closed[0].value.clone(),
             Some(reader) => {
                 let pooled = self.pool(&self.readers[reader], sources);
-                show_per_stream(probe, Place::Site(site), Signal::PoolWeights, || pooled.weights);
+                show_per_stream(traversal, Place::Site(site), Signal::PoolWeights, || {
+                    pooled.weights
+                });
                 pooled.value
             }
         };
-        show(probe, Place::Site(site), Signal::Reading, || h.clone());
+        show(traversal, Place::Site(site), Signal::Reading, || h.clone());
         Read::all(self.norms[site.index].forward(h), ())
     }
 
@@ -155,17 +158,17 @@ impl Residual for AttentionResiduals {
         mut sources: Sources,
         _: (),
         output: Tensor<3>,
-        _: &mut dyn Probe,
+        _: &mut Traversal,
     ) -> Sources {
         sources.open = Some(match sources.open {
             None => output,
             Some(sum) => sum + output,
         });
-        self.pass(site, sources)
+        self.without(site, sources)
     }
 
     /// A block ends with its last sub-layer, absent or not.
-    fn pass(&self, site: Site, mut sources: Sources) -> Sources {
+    fn without(&self, site: Site, mut sources: Sources) -> Sources {
         if (site.index + 1).is_multiple_of(self.block_size)
             && let Some(sum) = sources.open.take()
         {
@@ -174,17 +177,17 @@ impl Residual for AttentionResiduals {
         sources
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let block = |site: Site| site.index / self.block_size;
-        let before = std::iter::once(None).chain(passages.iter().map(|passage| passage.from));
-        let junction = |(passage, before): (&Passage, Option<Site>)| AttnResJunction {
-            joins: before.is_some() && before.map(block) == passage.from.map(block),
-            query: passage.to != Place::Site(Site::new(0)),
+        let before = std::iter::once(None).chain(junctions.iter().map(|junction| junction.from));
+        let step = |(junction, before): (&Junction, Option<Site>)| AttnResJunction {
+            joins: before.is_some() && before.map(block) == junction.from.map(block),
+            query: junction.to != Place::Site(Site::new(0)),
         };
-        let junctions: Vec<_> = passages.iter().zip(before).map(junction).collect();
-        let reader = |passage: &Passage| {
-            let norm = gain(&self.norms, &self.final_norm, passage.to);
-            let reader = match passage.to {
+        let steps: Vec<_> = junctions.iter().zip(before).map(step).collect();
+        let reader = |junction: &Junction| {
+            let norm = gain(&self.norms, &self.final_norm, junction.to);
+            let reader = match junction.to {
                 Place::Out => &self.out,
                 Place::Site(site) => match site.index.checked_sub(1) {
                     None => return norm,
@@ -193,18 +196,18 @@ impl Residual for AttentionResiduals {
             };
             join(vec![reader.query.val() * reader.key_norm.val(), norm])
         };
-        let params: Vec<_> = passages.iter().map(reader).collect();
+        let params: Vec<_> = junctions.iter().map(reader).collect();
         let width = self.final_norm.gain().dims()[0];
         Some(Fused {
-            stream: Box::new(AttnRes::new(width, self.eps as f32, junctions, keep)),
+            stream: Box::new(AttnRes::new(width, self.eps as f32, steps, options.keep)),
             params,
         })
     }
 
-    fn close(&self, sources: Sources, probe: &mut dyn Probe) -> Tensor<3> {
+    fn close(&self, sources: Sources, traversal: &mut Traversal) -> Tensor<3> {
         let Pooled { value, weights } = self.pool(&self.out, &sources);
-        show(probe, Place::Out, Signal::Reading, || value.clone());
-        show_per_stream(probe, Place::Out, Signal::PoolWeights, || weights);
+        show(traversal, Place::Out, Signal::Reading, || value.clone());
+        show_per_stream(traversal, Place::Out, Signal::PoolWeights, || weights);
         self.final_norm.forward(value)
     }
 }
@@ -213,10 +216,10 @@ impl Residual for AttentionResiduals {
 mod tests {
     use super::*;
     use crate::policies::prenorm::PreNormConfig;
-    use crate::probe::{Recorder, Silent};
+    use crate::probe::Recorder;
     use crate::testing::{
         Stand, assert_close, assert_gradients, assert_tokens_are_independent, chosen, dimensions,
-        drawn, fresh, normal, random, traverse, values, watched,
+        drawn, fresh, normal, random, traverse, values, watched, watching,
     };
     use burn::tensor::Device;
 
@@ -229,7 +232,11 @@ mod tests {
         let mut recorder = Recorder::of(&[Signal::PoolWeights]);
         let mut layers = Stand::without(dimensions, absent);
         let embedding = normal("tokens", [1, 2, dimensions.width]);
-        random(&self::blocks(blocks), dimensions).traverse(embedding, &mut layers, &mut recorder);
+        random(&self::blocks(blocks), dimensions).traverse(
+            embedding,
+            &mut layers,
+            &mut watching(&mut recorder),
+        );
         dimensions
             .each_site()
             .map(Place::Site)
@@ -395,7 +402,7 @@ mod tests {
         let policy = random(&blocks(1), &dimensions);
         let mut recorder = Recorder::of(&[Signal::Write, Signal::Reading]);
         let mut layers = Stand::without(&dimensions, &[1]);
-        policy.traverse(embedding.clone(), &mut layers, &mut recorder);
+        policy.traverse(embedding.clone(), &mut layers, &mut watching(&mut recorder));
         let write = signal(&recorder, Place::Site(Site::new(0)), Signal::Write);
         let sources = [embedding, write].map(|v| Source::new(v, 1e-6));
         let expected = pool(&sources, drawn_query("out", 8)).value;
@@ -408,7 +415,7 @@ mod tests {
         let policy = fresh(&blocks(0), &dimensions);
         let embedding = normal("tokens", [2, 3, 8]);
         let mut layers = Stand::without(&dimensions, &[0, 1]);
-        let out = policy.traverse(embedding.clone(), &mut layers, &mut Silent);
+        let out = policy.traverse(embedding.clone(), &mut layers, &mut Traversal::default());
         assert_close(out, hadal_kernels::rms(embedding, dimensions.norm_eps), 1e-6);
     }
 

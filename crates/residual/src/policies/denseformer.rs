@@ -7,9 +7,10 @@
 use crate::additive::additive_cost;
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, PolicyConfig};
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
+use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -98,8 +99,8 @@ impl Residual for DenseFormer {
         DenseState { x: embedding.clone(), outputs: vec![embedding] }
     }
 
-    fn read(&self, site: Site, state: &DenseState, probe: &mut dyn Probe) -> Read<()> {
-        show(probe, Place::Site(site), Signal::Reading, || state.x.clone());
+    fn read(&self, site: Site, state: &DenseState, traversal: &mut Traversal) -> Read<()> {
+        show(traversal, Place::Site(site), Signal::Reading, || state.x.clone());
         Read::all(self.norms[site.index].forward(state.x.clone()), ())
     }
 
@@ -109,22 +110,22 @@ impl Residual for DenseFormer {
         mut state: DenseState,
         _: (),
         y: Tensor<3>,
-        _: &mut dyn Probe,
+        _: &mut Traversal,
     ) -> DenseState {
         state.x = state.x + y;
-        self.pass(site, state)
+        self.without(site, state)
     }
 
     /// The average at the end of a block belongs to the block, not to its MLP.
-    fn pass(&self, site: Site, state: DenseState) -> DenseState {
+    fn without(&self, site: Site, state: DenseState) -> DenseState {
         match site.kind() {
-            SubLayer::Attention => state,
-            SubLayer::Mlp => self.end_block(site, state),
+            SubLayerKind::Attention => state,
+            SubLayerKind::Mlp => self.end_block(site, state),
         }
     }
 
-    fn close(&self, state: DenseState, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || state.x.clone());
+    fn close(&self, state: DenseState, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || state.x.clone());
         self.final_norm.forward(state.x)
     }
 }
@@ -133,9 +134,10 @@ impl Residual for DenseFormer {
 mod tests {
     use super::*;
     use crate::policies::prenorm::PreNormConfig;
-    use crate::probe::{Recorder, Silent};
+    use crate::probe::Recorder;
     use crate::testing::{
         Stand, assert_close, chosen, dimensions, normal, random, random_norms, traverse, values,
+        watching,
     };
     use burn::tensor::Device;
 
@@ -153,7 +155,7 @@ mod tests {
     }
 
     fn write(policy: &DenseFormer, site: usize, state: DenseState, y: [f32; 2]) -> DenseState {
-        policy.write(Site::new(site), state, (), token(y), &mut Silent)
+        policy.write(Site::new(site), state, (), token(y), &mut Traversal::default())
     }
 
     #[test]
@@ -185,14 +187,14 @@ mod tests {
     fn a_block_without_its_mlp_still_ends_with_the_sum() {
         let policy = weighted();
         let state = write(&policy, 0, policy.open(token([1.0, 10.0])), [1.0, 0.0]);
-        let state = policy.pass(Site::new(1), state);
+        let state = policy.without(Site::new(1), state);
         assert_eq!(values(state.x), [8.0, 50.0]);
     }
 
     #[test]
     fn a_block_without_its_attention_does_not_end_early() {
         let policy = weighted();
-        let state = policy.pass(Site::new(0), policy.open(token([1.0, 10.0])));
+        let state = policy.without(Site::new(0), policy.open(token([1.0, 10.0])));
         assert_eq!(values(state.x.clone()), [1.0, 10.0]);
         let state = write(&policy, 1, state, [0.0, 1.0]);
         assert_eq!(values(state.x), [5.0, 53.0]);
@@ -204,7 +206,11 @@ mod tests {
         let policy = random(&DenseFormerConfig {}, &dimensions);
         let embedding = normal("embedding", [2, 3, 8]);
         let mut seen = Recorder::of(&[Signal::Reading, Signal::Write]);
-        policy.traverse(embedding.clone(), &mut Stand::without(&dimensions, &[1]), &mut seen);
+        policy.traverse(
+            embedding.clone(),
+            &mut Stand::without(&dimensions, &[1]),
+            &mut watching(&mut seen),
+        );
         let at = |site, signal| -> Tensor<3> {
             seen.get(Place::Site(Site::new(site)), signal).unwrap().squeeze_dim(2)
         };

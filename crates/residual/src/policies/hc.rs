@@ -210,12 +210,13 @@ impl Dynamic {
 mod tests {
     use super::*;
     use crate::policies::prenorm::PreNormConfig;
-    use crate::probe::{Place, Recorder, Signal, Silent};
+    use crate::probe::{Place, Recorder, Signal};
     use crate::residual::{Read, Residual};
     use crate::testing::{
         assert_close, assert_near, chosen, dimensions, normal, random, random_norms, traverse,
-        values, watched,
+        values, watched, watching,
     };
+    use crate::traversal::Traversal;
     use burn::tensor::Device;
 
     fn both_kinds() -> [HyperConnectionsConfig; 2] {
@@ -263,7 +264,7 @@ mod tests {
         let policy = chosen(&config, &dimensions, random_norms);
         for site in dimensions.each_site() {
             let mut seen = Recorder::of(&[Signal::Reading]);
-            policy.read(site, &two_streams(), &mut seen);
+            policy.read(site, &two_streams(), &mut watching(&mut seen));
             let reading = values(seen.get(Place::Site(site), Signal::Reading).unwrap());
             let expected = [[1.0, 10.0], [100.0, 1000.0]];
             assert_eq!(reading, expected[site.index % 2]);
@@ -281,12 +282,12 @@ mod tests {
         });
         let site = Site::new(0);
         let mut seen = Recorder::of(&[Signal::Reading]);
-        let Read { ticket, .. } = policy.read(site, &two_streams(), &mut seen);
+        let Read { ticket, .. } = policy.read(site, &two_streams(), &mut watching(&mut seen));
         let reading = seen.get(Place::Site(site), Signal::Reading).unwrap();
         assert_eq!(values(reading), [705.0, 7050.0]);
 
         let output = Tensor::from_floats([[[2.0, 4.0]]], &Device::flex());
-        let after = policy.write(site, two_streams(), ticket, output, &mut Silent);
+        let after = policy.write(site, two_streams(), ticket, output, &mut Traversal::default());
         // 1 (1, 10) + 3 (100, 1000) + 0.5 (2, 4), then 2 (1, 10) + 4 (100, 1000) - (2, 4).
         assert_eq!(values(after), [302.0, 3012.0, 400.0, 4016.0]);
     }
@@ -308,7 +309,7 @@ mod tests {
         });
         let streams = Tensor::from_floats([[[[3.0, 4.0], [1.0, 0.0]]]], &Device::flex());
         let mut seen = Recorder::of(&[Signal::PoolWeights, Signal::Mixing, Signal::Gates]);
-        policy.read(Site::new(0), &streams, &mut seen);
+        policy.read(Site::new(0), &streams, &mut watching(&mut seen));
         let found = |signal| values(seen.get(Place::Site(Site::new(0)), signal).unwrap());
 
         let normed =

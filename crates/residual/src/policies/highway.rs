@@ -8,9 +8,10 @@
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, PolicyConfig};
 use crate::pool::project;
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, activation::sigmoid};
@@ -158,10 +159,10 @@ impl Residual for Highway {
         embedding
     }
 
-    fn read(&self, site: Site, x: &Tensor<3>, probe: &mut dyn Probe) -> Read<Tensor<3>> {
+    fn read(&self, site: Site, x: &Tensor<3>, traversal: &mut Traversal) -> Read<Tensor<3>> {
         let gate = self.gates[site.index].forward(rms(x.clone(), self.eps));
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
-        show(probe, Place::Site(site), Signal::Gates, || gate.clone());
+        show(traversal, Place::Site(site), Signal::Reading, || x.clone());
+        show(traversal, Place::Site(site), Signal::Gates, || gate.clone());
         Read::all(self.norms[site.index].forward(x.clone()), gate)
     }
 
@@ -171,13 +172,13 @@ impl Residual for Highway {
         x: Tensor<3>,
         gate: Tensor<3>,
         y: Tensor<3>,
-        _: &mut dyn Probe,
+        _: &mut Traversal,
     ) -> Tensor<3> {
         x.clone() + gate * (y - x)
     }
 
-    fn close(&self, x: Tensor<3>, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
+    fn close(&self, x: Tensor<3>, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || x.clone());
         self.final_norm.forward(x)
     }
 }
@@ -185,7 +186,7 @@ impl Residual for Highway {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{Recorder, Silent};
+    use crate::probe::Recorder;
     use crate::testing::{
         assert_gradients, assert_near, assert_tokens_are_independent, chosen, dimensions, fresh,
         normal, random, values, watched,
@@ -205,9 +206,9 @@ mod tests {
         });
         let device = Device::flex();
         let (site, x) = (Site::new(0), policy.open(Tensor::from_floats([[[1.0, 2.0]]], &device)));
-        let Read { ticket, .. } = policy.read(site, &x, &mut Silent);
+        let Read { ticket, .. } = policy.read(site, &x, &mut Traversal::default());
         let y = Tensor::from_floats([[[0.5, -1.5]]], &device);
-        let moved = policy.write(site, x, ticket.clone(), y, &mut Silent);
+        let moved = policy.write(site, x, ticket.clone(), y, &mut Traversal::default());
         [values(ticket), values(moved)]
     }
 
@@ -282,9 +283,9 @@ mod tests {
         });
         let x = Tensor::<3>::from_floats([[[3.0, -4.0]]], &Device::flex());
         let unit = [3.0 / 12.5f32.sqrt(), -4.0 / 12.5f32.sqrt()];
-        let Read { input, .. } = policy.read(Site::new(1), &x, &mut Silent);
+        let Read { input, .. } = policy.read(Site::new(1), &x, &mut Traversal::default());
         assert_near(&values(input), &[2.0 * unit[0], 3.0 * unit[1]], 1e-6);
-        let out = policy.close(x, &mut Silent);
+        let out = policy.close(x, &mut Traversal::default());
         assert_near(&values(out), &[5.0 * unit[0], 7.0 * unit[1]], 1e-6);
     }
 

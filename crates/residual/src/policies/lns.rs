@@ -71,12 +71,13 @@ impl PolicyConfig for LayerNormScalingConfig {
 mod tests {
     use super::*;
     use crate::policies::prenorm::PreNormConfig;
-    use crate::probe::{Place, Recorder, Signal, Silent};
+    use crate::probe::{Place, Recorder, Signal};
     use crate::residual::{Read, Residual};
     use crate::testing::{
         assert_close, assert_near, chosen, dimensions, fresh, growth_by_block, normal, random,
         traverse, values, watched,
     };
+    use crate::traversal::Traversal;
 
     #[test]
     fn the_first_block_is_prenorms_bit_for_bit() {
@@ -118,7 +119,7 @@ mod tests {
         let policy = fresh(&LayerNormScalingConfig {}, &dimensions);
         let x = normal("x", [1, 2, 8]) * 3.0;
         for site in dimensions.each_site() {
-            let Read { input, .. } = policy.read(site, &x, &mut Silent);
+            let Read { input, .. } = policy.read(site, &x, &mut Traversal::default());
             let expected = 1.0 / (site.index / 2 + 1) as f32;
             assert_near(&values(input.square().mean_dim(2)), &[expected; 2], 1e-5);
         }

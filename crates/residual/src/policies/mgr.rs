@@ -11,16 +11,17 @@
 //! can grow beyond the largest write, and every update can be undone. Gates start nearly closed, by
 //! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
 
-use crate::fused::{Fused, Memory, Passage, gain, join, readers};
+use crate::fused::{Fused, FusedOptions, Junction, gain, join, readers};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::{Pooled, Source, pool};
-use crate::probe::{Place, Probe, Signal, show, show_per_stream, show_streams};
+use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
 use crate::skip::{
-    Conduct, Forced, SkippedKeys, Skipping, Thresholds, Verdict, is_default, judge, skipped,
+    SkippedKeys, Skipping, StepMode, Thresholds, Verdict, is_default, judge, skipped,
 };
+use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{
@@ -223,7 +224,6 @@ impl PolicyConfig for MultiGateConfig {
             streams: self.streams,
             eps: dimensions.norm_eps,
             skipping: self.skipping(),
-            forced: Forced::default(),
         }
     }
 }
@@ -307,8 +307,6 @@ pub struct MultiGate {
     eps: f64,
     #[module(skip)]
     skipping: Option<Skipping>,
-    #[module(skip)]
-    forced: Forced,
 }
 
 /// How far each stream goes towards a write, and who stays.
@@ -320,8 +318,8 @@ pub struct Opening {
 }
 
 impl MultiGate {
-    fn rule(&self, sites: impl Iterator<Item = Site>) -> Option<Skip> {
-        Some(self.skipping.as_ref()?.rule(sites, &self.forced))
+    fn rule(&self, sites: impl Iterator<Item = Site>, mode: &StepMode) -> Option<Skip> {
+        Some(self.skipping.as_ref()?.rule(sites, &mode.forced))
     }
 
     /// Closes gates by the rule, and says who runs.
@@ -329,16 +327,16 @@ impl MultiGate {
         &self,
         site: Site,
         gates: Tensor<3>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> (Opening, Option<Route>) {
         let sites = self.norms.len();
-        let Some(rule) = self.rule((0..sites).map(Site::new)) else {
+        let Some(rule) = self.rule((0..sites).map(Site::new), traversal.mode) else {
             return (Opening { gates, skipped: None }, None);
         };
         let widest = gates.clone().max_dim(2);
         let Verdict { route, taken_off } = judge(&rule, site, &widest);
         let skipped = route.as_ref().map(|route| skipped(route, &widest));
-        show(probe, Place::Site(site), Signal::Skipped, || match &skipped {
+        show(traversal, Place::Site(site), Signal::Skipped, || match &skipped {
             Some(skipped) => skipped.clone().float(),
             None => widest.zeros_like(),
         });
@@ -368,23 +366,23 @@ impl Residual for MultiGate {
         &self,
         site: Site,
         streams: &Vec<Source>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> Read<Option<Opening>> {
         let place = Place::Site(site);
         let h = match site.index.checked_sub(1) {
             None => streams[0].value.clone(),
             Some(query) => {
                 let Pooled { value, weights } = pool(streams, scaled(&self.queries[query]));
-                show_per_stream(probe, place, Signal::PoolWeights, || weights);
+                show_per_stream(traversal, place, Signal::PoolWeights, || weights);
                 value
             }
         };
         let gates = self.gate(site).map(|gate| gate.forward(streams));
-        show(probe, place, Signal::Reading, || h.clone());
+        show(traversal, place, Signal::Reading, || h.clone());
         if let Some(gates) = &gates {
-            show_per_stream(probe, place, Signal::Gates, || gates.clone());
+            show_per_stream(traversal, place, Signal::Gates, || gates.clone());
         }
-        let decision = gates.map(|gates| self.decide(site, gates, probe));
+        let decision = gates.map(|gates| self.decide(site, gates, traversal));
         let (ticket, route) = decision.map_or((None, None), |(open, route)| (Some(open), route));
         Read { input: self.norms[site.index].forward(h), route, ticket }
     }
@@ -395,7 +393,7 @@ impl Residual for MultiGate {
         mut streams: Vec<Source>,
         opening: Option<Opening>,
         output: Tensor<3>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> Vec<Source> {
         match opening {
             None => streams.push(Source::new(output, self.eps)),
@@ -412,34 +410,34 @@ impl Residual for MultiGate {
                 }
             }
         }
-        show_streams(probe, Place::Site(site), Signal::Streams, || {
+        show_streams(traversal, Place::Site(site), Signal::Streams, || {
             Tensor::stack(streams.iter().map(|s| s.value.clone()).collect(), 2)
         });
         streams
     }
 
     /// Later gates expect every stream to be there.
-    fn needs(&self, site: Site) -> Option<&'static str> {
+    fn required_because(&self, site: Site) -> Option<&'static str> {
         (site.index < self.streams - 1 && !self.gates.is_empty())
             .then_some("it fills one of the streams that all later gates expect")
     }
 
-    fn fused(&self, passages: &[Passage], memory: &Memory, keep: bool) -> Option<Fused> {
-        let params = passages.iter().map(|passage| {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        let params = junctions.iter().map(|junction| {
             let mut parts = Vec::new();
-            if let Some(gate) = passage.from.and_then(|site| self.gate(site)) {
+            if let Some(gate) = junction.from.and_then(|site| self.gate(site)) {
                 parts.extend([scaled(&gate.weight), gate.bias.val()]);
             }
-            if passage.from.is_some() {
-                parts.push(scaled(match passage.to {
+            if junction.from.is_some() {
+                parts.push(scaled(match junction.to {
                     Place::Out => &self.out,
                     Place::Site(site) => &self.queries[site.index - 1],
                 }));
             }
-            parts.push(gain(&self.norms, &self.final_norm, passage.to));
+            parts.push(gain(&self.norms, &self.final_norm, junction.to));
             // Who runs the next sub-layer is decided by its gates, before it runs.
             if self.skipping.is_some()
-                && let Place::Site(site) = passage.to
+                && let Place::Site(site) = junction.to
                 && let Some(gate) = self.gate(site)
             {
                 parts.extend([scaled(&gate.weight), gate.bias.val()]);
@@ -456,28 +454,24 @@ impl Residual for MultiGate {
             eps: self.eps as f32,
             streams: self.streams,
             gate,
-            memory: match memory.inversion {
+            memory: match options.memory.kept_share {
                 Some(share) => mgr::Memory::Inversion { share },
                 None => mgr::Memory::Exact,
             },
-            skip: self.rule(readers(passages)),
+            skip: self.rule(readers(junctions), options.mode),
         };
-        let stream = Box::new(Mgr::new(settings, passages.len(), keep));
+        let stream = Box::new(Mgr::new(settings, junctions.len(), options.keep));
         Some(Fused { stream, params })
     }
 
-    fn conduct(&mut self, conduct: &Conduct) {
-        self.forced = conduct.forced.clone();
-    }
-
-    fn skip(&mut self, skipping: Option<Skipping>) {
+    fn set_skipping(&mut self, skipping: Option<Skipping>) {
         self.skipping = skipping;
     }
 
-    fn close(&self, streams: Vec<Source>, probe: &mut dyn Probe) -> Tensor<3> {
+    fn close(&self, streams: Vec<Source>, traversal: &mut Traversal) -> Tensor<3> {
         let Pooled { value, weights } = pool(&streams, scaled(&self.out));
-        show(probe, Place::Out, Signal::Reading, || value.clone());
-        show_per_stream(probe, Place::Out, Signal::PoolWeights, || weights);
+        show(traversal, Place::Out, Signal::Reading, || value.clone());
+        show_per_stream(traversal, Place::Out, Signal::PoolWeights, || weights);
         self.final_norm.forward(value)
     }
 }

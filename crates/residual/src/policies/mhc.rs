@@ -228,11 +228,13 @@ impl Mixer for SinkhornSite {
 #[allow(clippy::excessive_precision)]
 mod tests {
     use super::*;
-    use crate::probe::{Place, Recorder, Signal, Silent};
+    use crate::probe::{Place, Recorder, Signal};
     use crate::residual::{Read, Residual};
     use crate::testing::{
         assert_close, assert_near, chosen, dimensions, fresh, normal, random, values, watched,
+        watching,
     };
+    use crate::traversal::Traversal;
     use burn::tensor::Device;
 
     const STREAMS: usize = 4;
@@ -328,9 +330,9 @@ mod tests {
         let policy = random(&converged(), &dimensions(8, 1));
         let site = Site::new(1);
         let streams = normal("streams", [2, 3, STREAMS, 8]);
-        let Read { ticket, .. } = policy.read(site, &streams, &mut Silent);
+        let Read { ticket, .. } = policy.read(site, &streams, &mut Traversal::default());
         let nothing = Tensor::zeros([2, 3, 8], &Device::flex());
-        let after = policy.write(site, streams.clone(), ticket, nothing, &mut Silent);
+        let after = policy.write(site, streams.clone(), ticket, nothing, &mut Traversal::default());
         assert_close(after.clone().sum_dim(2), streams.clone().sum_dim(2), 1e-5);
         assert_ne!(values(after), values(streams));
     }
@@ -357,12 +359,12 @@ mod tests {
         let site = Site::new(0);
         let streams = Tensor::from_floats([[[[7.0, 0.0], [0.0, 17.0]]]], &Device::flex());
         let mut seen = Recorder::of(&[Signal::Reading]);
-        let Read { ticket, .. } = policy.read(site, &streams, &mut seen);
+        let Read { ticket, .. } = policy.read(site, &streams, &mut watching(&mut seen));
         let reading = seen.get(Place::Site(site), Signal::Reading).unwrap();
         assert_near(&values(reading), &[3.5, 17.0 * 0.731_058_6], 1e-6);
 
         let output = Tensor::from_floats([[[10.0, 20.0]]], &Device::flex());
-        let after = policy.write(site, streams, ticket, output, &mut Silent);
+        let after = policy.write(site, streams, ticket, output, &mut Traversal::default());
         let post = 2.0 * 0.268_941_4;
         let expected = [
             3.0 + 10.0 * post,

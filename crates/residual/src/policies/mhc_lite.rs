@@ -141,11 +141,12 @@ impl Mixer for BirkhoffSite {
 #[allow(clippy::excessive_precision)]
 mod tests {
     use super::*;
-    use crate::probe::{Place, Recorder, Signal, Silent};
+    use crate::probe::{Place, Recorder, Signal};
     use crate::residual::{Read, Residual};
     use crate::sinkhorn::sinkhorn;
     use crate::site::Site;
     use crate::testing::{assert_near, chosen, dimensions, fresh, normal, random, values, watched};
+    use crate::traversal::Traversal;
     use burn::tensor::Device;
 
     const STREAMS: usize = 4;
@@ -241,9 +242,9 @@ mod tests {
         let site = Site::new(0);
         let streams =
             Tensor::from_floats([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]], &Device::flex());
-        let Read { ticket, .. } = policy.read(site, &streams, &mut Silent);
+        let Read { ticket, .. } = policy.read(site, &streams, &mut Traversal::default());
         let nothing = Tensor::zeros([1, 1, 2], &Device::flex());
-        let after = policy.write(site, streams, ticket, nothing, &mut Silent);
+        let after = policy.write(site, streams, ticket, nothing, &mut Traversal::default());
         assert_eq!(values(after), [3.0, 4.0, 5.0, 6.0, 1.0, 2.0]);
     }
 

@@ -73,9 +73,9 @@ mod tests {
     use super::*;
     use crate::policies::postnorm::PostNormConfig;
     use crate::policies::prenorm::PreNormConfig;
-    use crate::probe::Silent;
     use crate::residual::Residual;
     use crate::testing::{assert_close, assert_near, dimensions, normal, random, traverse, values};
+    use crate::traversal::Traversal;
 
     fn share(post_fraction: f64) -> MixLnConfig {
         MixLnConfig { post_fraction }
@@ -86,8 +86,9 @@ mod tests {
         let dimensions = dimensions(4, blocks);
         let policy = random(&share(post_fraction), &dimensions);
         let x = normal("x", [1, 1, 4]);
-        let raw =
-            |site: &Site| values(policy.read(*site, &x, &mut Silent).input) == values(x.clone());
+        let raw = |site: &Site| {
+            values(policy.read(*site, &x, &mut Traversal::default()).input) == values(x.clone())
+        };
         dimensions.each_site().filter(raw).map(|site| site.index).collect()
     }
 
@@ -125,8 +126,15 @@ mod tests {
     fn post_sites_normalise_the_sum_and_the_others_do_not() {
         let policy = random(&share(0.5), &dimensions(8, 2));
         let (x, y) = (normal("x", [1, 2, 8]), normal("y", [1, 2, 8]));
-        let write =
-            |site| values(policy.write(Site::new(site), x.clone(), (), y.clone(), &mut Silent));
+        let write = |site| {
+            values(policy.write(
+                Site::new(site),
+                x.clone(),
+                (),
+                y.clone(),
+                &mut Traversal::default(),
+            ))
+        };
         let sum = x.clone() + y.clone();
         let gain = normal("layers.0.mlp_norm.weight", [8]) * 0.5 + 1.0;
         let normed = hadal_kernels::rms(sum.clone(), 1e-6) * gain.unsqueeze();

@@ -15,10 +15,11 @@ mod router;
 use crate::additive::additive_cost;
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InvalidPolicy, Numbering, PolicyConfig, Update};
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
-use crate::site::{Dimensions, Site, SubLayer};
-use crate::skip::{Conduct, SkippedKeys};
+use crate::site::{Dimensions, Site, SubLayerKind};
+use crate::skip::SkippedKeys;
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -143,7 +144,7 @@ pub struct Stream {
 
 /// Whether a block ends at a site.
 fn ends_block(site: Site) -> bool {
-    site.kind() == SubLayer::Mlp
+    site.kind() == SubLayerKind::Mlp
 }
 
 impl Residual for MixtureOfDepths {
@@ -155,16 +156,16 @@ impl Residual for MixtureOfDepths {
         Stream { x: embedding, inside: None, lessons: Vec::new() }
     }
 
-    fn read(&self, site: Site, stream: &Stream, probe: &mut dyn Probe) -> Read<Option<Choice>> {
+    fn read(&self, site: Site, stream: &Stream, traversal: &mut Traversal) -> Read<Option<Choice>> {
         let Stream { x, inside, .. } = stream;
-        show(probe, Place::Site(site), Signal::Reading, || x.clone());
+        show(traversal, Place::Site(site), Signal::Reading, || x.clone());
         let choice = match inside {
             Some(inside) => Some(inside.choice.clone()),
-            None => self.routers.choose(site, x, probe),
+            None => self.routers.choose(site, x, traversal),
         };
         let input = self.norms[site.index].forward(x.clone());
         let Some(choice) = choice else { return Read::all(input, None) };
-        show(probe, Place::Site(site), Signal::Skipped, || choice.skips());
+        show(traversal, Place::Site(site), Signal::Skipped, || choice.skips());
         Read { input, route: choice.route(), ticket: Some(choice) }
     }
 
@@ -174,7 +175,7 @@ impl Residual for MixtureOfDepths {
         stream: Stream,
         choice: Option<Choice>,
         y: Tensor<3>,
-        _: &mut dyn Probe,
+        _: &mut Traversal,
     ) -> Stream {
         let Stream { x, inside, mut lessons } = stream;
         let Some(mut choice) = choice else {
@@ -196,17 +197,13 @@ impl Residual for MixtureOfDepths {
     }
 
     /// A routed block ends where its MLP would be, even without it.
-    fn pass(&self, site: Site, stream: Stream) -> Stream {
+    fn without(&self, site: Site, stream: Stream) -> Stream {
         match stream {
             Stream { inside: Some(inside), lessons, .. } if ends_block(site) => {
                 Stream { x: inside.leave(), inside: None, lessons }
             }
             stream => stream,
         }
-    }
-
-    fn conduct(&mut self, conduct: &Conduct) {
-        self.routers.learn(conduct.learning);
     }
 
     /// The mean over routed blocks, so that depth does not decide how much of a clipped gradient is theirs.
@@ -216,8 +213,8 @@ impl Residual for MixtureOfDepths {
         Some(sum / blocks as f64)
     }
 
-    fn close(&self, Stream { x, .. }: Stream, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || x.clone());
+    fn close(&self, Stream { x, .. }: Stream, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || x.clone());
         self.final_norm.forward(x)
     }
 }

@@ -11,18 +11,19 @@
 //! losing a rotation of at most `arctan` of the threshold. The read-out is `exp(s) r / d`: the norm
 //! lane is the inverse temperature of the logits. arXiv 2606.16112; the skip rule is ours.
 
-use crate::fused::{Fused, Memory, Passage, join_any, readers};
+use crate::fused::{Fused, FusedOptions, Junction, join_any, readers};
 use crate::policy::{
     About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, RecipeKey, Tables,
     Update,
 };
 use crate::pool::project;
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
 use crate::skip::{
-    Conduct, SkippedKeys, Skipping, Thresholds, Verdict, is_default, judge, skipped,
+    SkippedKeys, Skipping, StepMode, Thresholds, Verdict, is_default, judge, skipped,
 };
+use crate::traversal::Traversal;
 use crate::weights::{Init, RowRule, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{
@@ -173,7 +174,6 @@ impl PolicyConfig for NormAgnosticConfig {
                 .map(|site| Modulator::new(self.directions, site, dimensions, weights))
                 .collect(),
             skipping: self.skipping(),
-            conduct: Conduct::default(),
         }
     }
 }
@@ -221,8 +221,6 @@ pub struct NormAgnostic {
     sites: Vec<Modulator>,
     #[module(skip)]
     skipping: Option<Skipping>,
-    #[module(skip)]
-    conduct: Conduct,
 }
 
 /// The two lanes.
@@ -242,8 +240,8 @@ pub struct Turn {
 }
 
 impl NormAgnostic {
-    fn rule(&self, sites: impl Iterator<Item = Site>) -> Option<Skip> {
-        Some(self.skipping.as_ref()?.rule(sites, &self.conduct.forced))
+    fn rule(&self, sites: impl Iterator<Item = Site>, mode: &StepMode) -> Option<Skip> {
+        Some(self.skipping.as_ref()?.rule(sites, &mode.forced))
     }
 }
 
@@ -267,19 +265,19 @@ impl Residual for NormAgnostic {
         }
     }
 
-    fn read(&self, site: Site, lanes: &Lanes, probe: &mut dyn Probe) -> Read<Turn> {
+    fn read(&self, site: Site, lanes: &Lanes, traversal: &mut Traversal) -> Read<Turn> {
         let place = Place::Site(site);
         let gain = self.sites[site.index].gain(lanes.direction.clone());
-        let warmth = self.conduct.warmth;
+        let warmth = traversal.mode.warmth;
         let gain = if warmth == 1.0 { gain } else { gain * warmth };
-        show(probe, place, Signal::Reading, || lanes.direction.clone());
-        show(probe, place, Signal::Gain, || gain.clone());
-        let Some(rule) = self.rule((0..self.sites.len()).map(Site::new)) else {
+        show(traversal, place, Signal::Reading, || lanes.direction.clone());
+        show(traversal, place, Signal::Gain, || gain.clone());
+        let Some(rule) = self.rule((0..self.sites.len()).map(Site::new), traversal.mode) else {
             return Read::all(lanes.direction.clone(), Turn { gain, skipped: None });
         };
         let Verdict { route, taken_off } = judge(&rule, site, &gain);
         let skipped = route.as_ref().map(|route| skipped(route, &gain));
-        show(probe, place, Signal::Skipped, || match &skipped {
+        show(traversal, place, Signal::Skipped, || match &skipped {
             Some(skipped) => skipped.clone().float(),
             None => gain.zeros_like(),
         });
@@ -296,7 +294,7 @@ impl Residual for NormAgnostic {
         lanes: Lanes,
         turn: Turn,
         output: Tensor<3>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> Lanes {
         let Turn { gain, skipped } = turn;
         let u = turning_part(output, lanes.direction.clone());
@@ -311,47 +309,43 @@ impl Residual for NormAgnostic {
                 log_norm: grown.mask_where(skipped, lanes.log_norm),
             },
         };
-        show(probe, Place::Site(site), Signal::LogNorm, || after.log_norm.clone());
+        show(traversal, Place::Site(site), Signal::LogNorm, || after.log_norm.clone());
         after
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let device = self.log_gain.val().device();
-        let params = passages.iter().map(|passage| {
+        let params = junctions.iter().map(|junction| {
             let mut parts = Vec::new();
-            if passage.from.is_none() {
+            if junction.from.is_none() {
                 parts.push(self.log_gain.val());
             }
-            if let Place::Site(site) = passage.to {
+            if let Place::Site(site) = junction.to {
                 let Modulator { alpha, directions, bias, mix, sharpness } = &self.sites[site.index];
                 parts.extend([
                     directions.val().flatten(0, 1),
                     bias.val(),
                     softmax(mix.val(), 0),
                     softplus(sharpness.val(), 1.0),
-                    alpha.val() * self.conduct.warmth,
+                    alpha.val() * options.mode.warmth,
                 ]);
             }
             join_any(parts, &device)
         });
         let params = params.collect();
         let [directions, width] = self.sites.first()?.directions.dims();
-        let skip = self.rule(readers(passages));
-        let stream = Nag::new(width, passages.len() - 1, directions, skip, keep);
+        let skip = self.rule(readers(junctions), options.mode);
+        let stream = Nag::new(width, junctions.len() - 1, directions, skip, options.keep);
         Some(Fused { stream: Box::new(stream), params })
     }
 
-    fn conduct(&mut self, conduct: &Conduct) {
-        self.conduct = conduct.clone();
-    }
-
-    fn skip(&mut self, skipping: Option<Skipping>) {
+    fn set_skipping(&mut self, skipping: Option<Skipping>) {
         self.skipping = skipping;
     }
 
-    fn close(&self, lanes: Lanes, probe: &mut dyn Probe) -> Tensor<3> {
-        show(probe, Place::Out, Signal::Reading, || lanes.direction.clone());
-        show(probe, Place::Out, Signal::LogNorm, || lanes.log_norm.clone());
+    fn close(&self, lanes: Lanes, traversal: &mut Traversal) -> Tensor<3> {
+        show(traversal, Place::Out, Signal::Reading, || lanes.direction.clone());
+        show(traversal, Place::Out, Signal::LogNorm, || lanes.log_norm.clone());
         let width = lanes.direction.dims()[2] as f64;
         lanes.direction * (lanes.log_norm.exp() / width)
     }

@@ -46,12 +46,13 @@ impl PolicyConfig for PostNormConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{Recorder, Signal, Silent};
+    use crate::probe::{Recorder, Signal};
     use crate::residual::{Read, Residual};
     use crate::site::Site;
     use crate::testing::{
         assert_close, assert_near, dimensions, fresh, normal, random, values, watched,
     };
+    use crate::traversal::Traversal;
 
     #[test]
     fn the_stream_has_unit_mean_square_after_every_sub_layer() {
@@ -73,9 +74,9 @@ mod tests {
         let policy = random(&PostNormConfig {}, &dimensions);
         let (x, y) = (normal("x", [2, 3, 8]), normal("y", [2, 3, 8]));
         let site = Site::new(3);
-        let Read { input, .. } = policy.read(site, &x, &mut Silent);
+        let Read { input, .. } = policy.read(site, &x, &mut Traversal::default());
         assert_eq!(values(input), values(x.clone()));
-        let after = policy.write(site, x.clone(), (), y.clone(), &mut Silent);
+        let after = policy.write(site, x.clone(), (), y.clone(), &mut Traversal::default());
         let gain = normal("layers.1.mlp_norm.weight", [8]) * 0.5 + 1.0;
         assert_close(after, hadal_kernels::rms(x + y, 1e-6) * gain.unsqueeze(), 1e-6);
     }
@@ -84,6 +85,6 @@ mod tests {
     fn the_head_reads_the_stream_as_it_is() {
         let policy = random(&PostNormConfig {}, &dimensions(8, 1));
         let x = normal("x", [1, 2, 8]) * 3.0;
-        assert_eq!(values(policy.close(x.clone(), &mut Silent)), values(x));
+        assert_eq!(values(policy.close(x.clone(), &mut Traversal::default())), values(x));
     }
 }

@@ -78,8 +78,11 @@ mod tests {
                 if site.index % 2 == 0 { "attn" } else { "mlp" }
             );
             let gain = normal(&name, [8]) * 0.5 + 1.0;
-            let Read { input, .. } =
-                policy.read(site, &policy.open(x.clone()), &mut crate::probe::Silent);
+            let Read { input, .. } = policy.read(
+                site,
+                &policy.open(x.clone()),
+                &mut crate::traversal::Traversal::default(),
+            );
             assert_close(input, hadal_kernels::rms(x.clone(), 1e-6) * gain.unsqueeze(), 1e-6);
         }
     }

@@ -4,12 +4,13 @@
 //! starting as the embedding, read out as `RMSNorm_post(x) + RMSNorm_pre(y)`.
 //! "SiameseNorm", arXiv 2602.08064 (the published "post-pre" code).
 
-use crate::fused::{Fused, Memory, Passage, gain, join};
+use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, PolicyConfig};
-use crate::probe::{Place, Probe, Signal, show, show_streams};
+use crate::probe::{Place, Signal, show, show_streams};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -119,11 +120,11 @@ impl Residual for SiameseNorm {
         SiameseState { x: embedding.clone(), y: embedding }
     }
 
-    fn read(&self, site: Site, state: &SiameseState, probe: &mut dyn Probe) -> Read<Tensor<3>> {
+    fn read(&self, site: Site, state: &SiameseState, traversal: &mut Traversal) -> Read<Tensor<3>> {
         let pair = &self.pairs[site.index];
         let x = pair.post.forward(state.x.clone());
         let h = x.clone() + pair.pre.forward(state.y.clone());
-        show(probe, Place::Site(site), Signal::Reading, || h.clone());
+        show(traversal, Place::Site(site), Signal::Reading, || h.clone());
         Read::all(self.norms[site.index].forward(h), x)
     }
 
@@ -133,37 +134,37 @@ impl Residual for SiameseNorm {
         state: SiameseState,
         x: Tensor<3>,
         z: Tensor<3>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> SiameseState {
         let x = x + z.clone() * self.write_scales[site.index];
         let y = state.y + z;
-        show_streams(probe, Place::Site(site), Signal::Streams, || {
+        show_streams(traversal, Place::Site(site), Signal::Streams, || {
             Tensor::stack(vec![x.clone(), y.clone()], 2)
         });
         SiameseState { x, y }
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
-        let reader = |passage: &Passage| {
-            let pair = match passage.to {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        let reader = |junction: &Junction| {
+            let pair = match junction.to {
                 Place::Site(site) => &self.pairs[site.index],
                 Place::Out => &self.out,
             };
-            let norm = gain(&self.norms, &self.final_norm, passage.to);
+            let norm = gain(&self.norms, &self.final_norm, junction.to);
             join(vec![pair.post.gain(), pair.pre.gain(), norm])
         };
-        let writers = passages.iter().filter_map(|passage| passage.from);
+        let writers = junctions.iter().filter_map(|junction| junction.from);
         let scales = writers.map(|site| self.write_scales[site.index] as f32).collect();
         let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
         Some(Fused {
-            stream: Box::new(Siamese::new(width, eps, scales, keep)),
-            params: passages.iter().map(reader).collect(),
+            stream: Box::new(Siamese::new(width, eps, scales, options.keep)),
+            params: junctions.iter().map(reader).collect(),
         })
     }
 
-    fn close(&self, state: SiameseState, probe: &mut dyn Probe) -> Tensor<3> {
+    fn close(&self, state: SiameseState, traversal: &mut Traversal) -> Tensor<3> {
         let out = self.out.post.forward(state.x) + self.out.pre.forward(state.y);
-        show(probe, Place::Out, Signal::Reading, || out.clone());
+        show(traversal, Place::Out, Signal::Reading, || out.clone());
         self.final_norm.forward(out)
     }
 }
@@ -171,8 +172,8 @@ impl Residual for SiameseNorm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{Recorder, Silent};
-    use crate::testing::{assert_near, chosen, dimensions, values};
+    use crate::probe::Recorder;
+    use crate::testing::{assert_near, chosen, dimensions, values, watching};
     use burn::tensor::Device;
 
     /// Norms with gains that are easy to tell apart.
@@ -210,7 +211,7 @@ mod tests {
         let site = Site::new(2);
         let state = SiameseState { x: token([3.0, 4.0]), y: token([-2.0, 1.0]) };
         let mut seen = Recorder::of(&[Signal::Reading]);
-        let Read { input, ticket, .. } = policy.read(site, &state, &mut seen);
+        let Read { input, ticket, .. } = policy.read(site, &state, &mut watching(&mut seen));
 
         let ([x0, x1], [y0, y1]) = (rms_of([3.0, 4.0]), rms_of([-2.0, 1.0]));
         let post = [2.0 * x0, x1];
@@ -221,7 +222,8 @@ mod tests {
         assert_near(&values(input), &[h0, 0.5 * h1], 1e-6);
 
         // The second block writes to the PostNorm stream at 1 / sqrt(2 * 2).
-        let state = policy.write(site, state, ticket, token([10.0, -6.0]), &mut Silent);
+        let state =
+            policy.write(site, state, ticket, token([10.0, -6.0]), &mut Traversal::default());
         assert_near(&values(state.x), &[post[0] + 5.0, post[1] - 3.0], 1e-6);
         assert_near(&values(state.y), &[8.0, -5.0], 1e-6);
     }
@@ -231,8 +233,9 @@ mod tests {
         let policy = with_gains();
         for site in [0, 1].map(Site::new) {
             let state = policy.open(token([3.0, 4.0]));
-            let Read { ticket, .. } = policy.read(site, &state, &mut Silent);
-            let state = policy.write(site, state, ticket, token([2.0, 0.0]), &mut Silent);
+            let Read { ticket, .. } = policy.read(site, &state, &mut Traversal::default());
+            let state =
+                policy.write(site, state, ticket, token([2.0, 0.0]), &mut Traversal::default());
             let [x0, x1] = rms_of([3.0, 4.0]);
             assert_near(&values(state.x), &[x0 + 2f32.sqrt(), x1], 1e-6);
         }
@@ -244,6 +247,10 @@ mod tests {
         let state = SiameseState { x: token([3.0, 4.0]), y: token([-2.0, 1.0]) };
         let ([x0, x1], [y0, y1]) = (rms_of([3.0, 4.0]), rms_of([-2.0, 1.0]));
         let [h0, h1] = rms_of([5.0 * x0 + y0, x1 + 7.0 * y1]);
-        assert_near(&values(policy.close(state, &mut Silent)), &[-h0, 2.0 * h1], 1e-6);
+        assert_near(
+            &values(policy.close(state, &mut Traversal::default())),
+            &[-h0, 2.0 * h1],
+            1e-6,
+        );
     }
 }

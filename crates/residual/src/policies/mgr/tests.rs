@@ -5,10 +5,10 @@ mod skipping;
 use super::*;
 use crate::policies::attnres::AttentionResidualsConfig;
 use crate::policies::highway::{HighwayConfig, HighwayGate};
-use crate::probe::{Recorder, Silent};
+use crate::probe::Recorder;
 use crate::testing::{
     Stand, assert_close, assert_gradients, assert_near, assert_tokens_are_independent, chosen,
-    dimensions, drawn, fresh, normal, random, traverse, values, watched,
+    dimensions, drawn, fresh, normal, random, traverse, values, watched, watching,
 };
 use burn::module::ParamId;
 use burn::tensor::Device;
@@ -273,7 +273,7 @@ fn a_sub_layer_that_fills_a_stream_cannot_be_absent() {
     let needed = |streams: usize| -> Vec<bool> {
         let dimensions = dimensions(4, 2);
         let policy = random(&competitive(streams), &dimensions);
-        dimensions.each_site().map(|site| policy.needs(site).is_some()).collect()
+        dimensions.each_site().map(|site| policy.required_because(site).is_some()).collect()
     };
     assert_eq!(needed(1), [false; 4]);
     assert_eq!(needed(3), [true, true, false, false]);
@@ -288,7 +288,7 @@ fn an_absent_gate_leaves_the_streams_alone() {
     let policy = random(&competitive(2), &dimensions);
     let mut recorder = Recorder::of(&[Signal::Streams, Signal::Reading]);
     let mut layers = Stand::without(&dimensions, &[3]);
-    policy.traverse(tokens(4), &mut layers, &mut recorder);
+    policy.traverse(tokens(4), &mut layers, &mut watching(&mut recorder));
     let streams = at(&recorder, 2, Signal::Streams);
     let streams: Vec<_> =
         (0..2).map(|i| Source::new(streams.clone().narrow(2, i, 1).squeeze_dim(2), 1e-6)).collect();
@@ -303,7 +303,7 @@ fn an_absent_append_leaves_one_stream_less_where_nothing_gates() {
     let policy = random(&competitive(5), &dimensions);
     let mut recorder = Recorder::of(&[Signal::PoolWeights]);
     let mut layers = Stand::without(&dimensions, &[1]);
-    policy.traverse(tokens(4), &mut layers, &mut recorder);
+    policy.traverse(tokens(4), &mut layers, &mut watching(&mut recorder));
     let out = recorder.get(Place::Out, Signal::PoolWeights).unwrap();
     assert_eq!(out.dims()[2], 4);
 }
@@ -517,7 +517,7 @@ fn reordered_streams_and_biases_read_the_same() {
             streams,
             Some(Opening { gates: beta.clone(), skipped: None }),
             f,
-            &mut Silent,
+            &mut Traversal::default(),
         );
         (beta, pool(&streams, normal("query", [5])).value)
     };
@@ -547,10 +547,10 @@ fn worked(config: &MultiGateConfig, bias: &[f32]) -> [Vec<f32>; 4] {
     let mut streams = policy.open(token([1.0, 2.0]));
     for (site, write) in [(0, [-1.0, 0.5]), (1, [0.5, -1.5])] {
         let site = Site::new(site);
-        let Read { ticket, .. } = policy.read(site, &streams, &mut recorder);
-        streams = policy.write(site, streams, ticket, token(write), &mut recorder);
+        let Read { ticket, .. } = policy.read(site, &streams, &mut watching(&mut recorder));
+        streams = policy.write(site, streams, ticket, token(write), &mut watching(&mut recorder));
     }
-    policy.close(streams, &mut recorder);
+    policy.close(streams, &mut watching(&mut recorder));
     [
         values(at(&recorder, 1, Signal::Gates)),
         values(at(&recorder, 1, Signal::Streams)),

@@ -7,9 +7,10 @@
 
 use crate::policy::Cost;
 use crate::pool::project;
-use crate::probe::{Place, Probe, Signal, show};
+use crate::probe::{Place, Signal, show};
 use crate::site::{Dimensions, Site};
 use crate::skip::skipped;
+use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Tensor, TensorData, activation::relu};
@@ -70,7 +71,6 @@ impl Routing {
                 .collect(),
             routing: *self,
             eps: dimensions.norm_eps,
-            learning: false,
         }
     }
 }
@@ -83,15 +83,9 @@ pub(crate) struct Routers {
     #[module(skip)]
     routing: Routing,
     eps: f64,
-    learning: bool,
 }
 
 impl Routers {
-    /// Whether parameters are being learned, so that decisions may use later tokens.
-    pub(crate) fn learn(&mut self, learning: bool) {
-        self.learning = learning;
-    }
-
     /// Decides about the tokens that enter the block of `site`, if it is routed.
     ///
     /// # Shapes
@@ -100,23 +94,25 @@ impl Routers {
         &self,
         site: Site,
         x: &Tensor<3>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> Option<Choice> {
         let router = self.blocks[site.block()].as_ref()?;
+        // While parameters are being learned, decisions may use later tokens.
+        let learning = traversal.mode.learning;
         let weight = project(x.clone(), router.weight.val().unsqueeze_dim(1));
-        let guess = router.predictor.forward(rms(x.clone().detach(), self.eps), self.learning);
+        let guess = router.predictor.forward(rms(x.clone().detach(), self.eps), learning);
         let guesses: Vec<bool> = elements(&guess).into_iter().map(guessed).collect();
         let place = Place::Site(site);
-        let chosen = (self.learning || probe.wants(Signal::Agreement))
+        let chosen = (learning || traversal.wants(Signal::Agreement))
             .then(|| largest(&elements(&weight), x.dims()[1], self.routing));
         if let Some(chosen) = &chosen {
-            show(probe, place, Signal::Agreement, || {
+            show(traversal, place, Signal::Agreement, || {
                 let agree = chosen.iter().zip(&guesses).map(|(chosen, guess)| chosen == guess);
                 numbers(agree, &weight)
             });
         }
         let (runs, lesson) = match chosen {
-            Some(chosen) if self.learning => {
+            Some(chosen) if learning => {
                 let target = numbers(chosen.iter().copied(), &guess);
                 (chosen, Some(surprise(guess, target)))
             }

@@ -3,11 +3,12 @@
 use super::router::*;
 use super::*;
 use crate::policies::prenorm::PreNormConfig;
-use crate::probe::{Recorder, Silent};
+use crate::probe::Recorder;
 use crate::residual::SubLayers;
+use crate::skip::StepMode;
 use crate::testing::{
     Stand, assert_close, assert_gradients, assert_near, chosen, dimensions, drawn, fresh, normal,
-    random, traverse, values, watched,
+    random, values, watched,
 };
 use burn::tensor::Device;
 use hadal_cpu::Route;
@@ -18,9 +19,21 @@ fn config(capacity: f64, every: usize) -> MixtureOfDepthsConfig {
     MixtureOfDepthsConfig { capacity, every }
 }
 
-fn learning<R: Residual>(mut policy: R) -> R {
-    policy.conduct(&Conduct { learning: true, ..Conduct::default() });
-    policy
+/// The mode of a model that learns.
+fn learning() -> StepMode {
+    StepMode { learning: true, ..StepMode::default() }
+}
+
+/// A watched traversal in a mode.
+fn watched_in<R: Residual>(
+    mode: &StepMode,
+    policy: &R,
+    embedding: Tensor<3>,
+    layers: &mut dyn SubLayers,
+    seen: &mut Recorder,
+) {
+    let mut traversal = Traversal { mode, probe: Some(seen), ..Traversal::default() };
+    policy.traverse(embedding, layers, &mut traversal);
 }
 
 fn small() -> Dimensions {
@@ -57,9 +70,9 @@ impl SubLayers for Listening {
 }
 
 /// What a traversal asks to learn besides.
-fn extra_loss<R: Residual>(policy: &R, embedding: Tensor<3>) -> Option<Tensor<1>> {
+fn extra_loss<R: Residual>(mode: &StepMode, policy: &R, embedding: Tensor<3>) -> Option<Tensor<1>> {
     let mut layers = Listening { stand: Stand::new(&small()), heard: None };
-    policy.traverse(embedding, &mut layers, &mut Silent);
+    policy.traverse(embedding, &mut layers, &mut Traversal { mode, ..Traversal::default() });
     layers.heard
 }
 
@@ -154,11 +167,13 @@ fn with_full_capacity_and_weights_of_one_it_is_prenorm() {
         .slice_assign([0..2, 0..3, 0..1], Tensor::<3>::ones([2, 3, 1], &Device::flex()));
     let plain = random(&PreNormConfig::default(), &dimensions);
     for every in [1, 2] {
-        let mixture = learning(chosen(&config(1.0, every), &dimensions, unit_weights));
+        let mixture = chosen(&config(1.0, every), &dimensions, unit_weights);
+        let mode = learning();
         for absent in [&[][..], &[2], &[3], &[6, 7], &[2, 7]] {
             let layers = || Respectful(Stand::without(&dimensions, absent));
-            let out = mixture.traverse(embedding.clone(), &mut layers(), &mut Silent);
-            let expected = plain.traverse(embedding.clone(), &mut layers(), &mut Silent);
+            let learns = || Traversal { mode: &mode, ..Traversal::default() };
+            let out = mixture.traverse(embedding.clone(), &mut layers(), &mut learns());
+            let expected = plain.traverse(embedding.clone(), &mut layers(), &mut learns());
             assert_close(out, expected, 1e-6);
         }
     }
@@ -167,10 +182,10 @@ fn with_full_capacity_and_weights_of_one_it_is_prenorm() {
 #[test]
 fn the_whole_blocks_write_is_weighted_and_the_others_keep_every_bit() {
     let dimensions = small();
-    let policy = learning(random(&config(0.5, 2), &dimensions));
+    let policy = random(&config(0.5, 2), &dimensions);
     let embedding = normal("embedding", [2, 4, WIDTH]);
     let mut seen = Recorder::of(&[Signal::Reading, Signal::Write, Signal::Skipped]);
-    watched(&policy, embedding, &dimensions, &mut seen);
+    watched_in(&learning(), &policy, embedding, &mut Stand::new(&dimensions), &mut seen);
     assert_eq!(shown(&seen, 0, Signal::Skipped), None);
     let skips = shown(&seen, 2, Signal::Skipped).unwrap();
     assert_eq!(shown(&seen, 3, Signal::Skipped).unwrap(), skips);
@@ -207,12 +222,12 @@ fn the_whole_blocks_write_is_weighted_and_the_others_keep_every_bit() {
 #[test]
 fn without_its_mlp_a_block_writes_its_attention_and_without_both_nothing() {
     let dimensions = small();
-    let policy = learning(random(&config(0.5, 2), &dimensions));
+    let policy = random(&config(0.5, 2), &dimensions);
     let embedding = normal("embedding", [1, 4, WIDTH]);
     let out = |absent: &[usize]| {
         let mut seen = Recorder::of(&[Signal::Reading, Signal::Write, Signal::Skipped]);
         let mut layers = Stand::without(&dimensions, absent);
-        policy.traverse(embedding.clone(), &mut layers, &mut seen);
+        watched_in(&learning(), &policy, embedding.clone(), &mut layers, &mut seen);
         let after = values(seen.get(Place::Out, Signal::Reading).unwrap());
         (after, seen)
     };
@@ -240,20 +255,20 @@ fn a_token_decides_for_itself_unless_the_model_learns() {
     let dimensions = small();
     let policy = random(&config(0.5, 1), &dimensions);
     let embedding = normal("embedding", [1, 12, WIDTH]);
-    let skips = |policy: &_, embedding: Tensor<3>| {
+    let skips = |mode: &StepMode, embedding: Tensor<3>| {
         let mut seen = Recorder::of(&[Signal::Skipped]);
-        watched(policy, embedding, &dimensions, &mut seen);
+        watched_in(mode, &policy, embedding, &mut Stand::new(&dimensions), &mut seen);
         shown(&seen, 0, Signal::Skipped).unwrap()
     };
-    let together = skips(&policy, embedding.clone());
+    let in_use = StepMode::default();
+    let together = skips(&in_use, embedding.clone());
     let alone: Vec<f32> =
-        (0..12).flat_map(|t| skips(&policy, embedding.clone().narrow(1, t, 1))).collect();
+        (0..12).flat_map(|t| skips(&in_use, embedding.clone().narrow(1, t, 1))).collect();
     assert_eq!(together, alone);
     assert!(together.contains(&0.0) && together.contains(&1.0), "{together:?}");
     // Among the top k of one token is that token.
-    let policy = learning(policy);
-    assert_eq!(skips(&policy, embedding.clone()).iter().sum::<f32>(), 6.0);
-    assert_eq!(skips(&policy, embedding.narrow(1, 0, 1)), [0.0]);
+    assert_eq!(skips(&learning(), embedding.clone()).iter().sum::<f32>(), 6.0);
+    assert_eq!(skips(&learning(), embedding.narrow(1, 0, 1)), [0.0]);
 }
 
 #[test]
@@ -264,9 +279,9 @@ fn gradients_agree_with_central_differences() {
 
 /// What the router of the second block has its predictor learn from these tokens.
 fn lesson(x: &Tensor<3>, weights: &mut Weights) -> (Tensor<1>, Routers) {
-    let mut mixture = Routing { capacity: 0.5, every: 2 }.init(&small(), weights);
-    mixture.learn(true);
-    let mut choice = mixture.choose(Site::new(2), x, &mut Silent).unwrap();
+    let mixture = Routing { capacity: 0.5, every: 2 }.init(&small(), weights);
+    let mut learns = Traversal { mode: &learning(), ..Traversal::default() };
+    let mut choice = mixture.choose(Site::new(2), x, &mut learns).unwrap();
     (choice.take_lesson().unwrap(), mixture)
 }
 
@@ -315,14 +330,14 @@ fn a_predictor_learns_from_nothing_but_its_cross_entropy_and_nothing_else_from_i
 #[test]
 fn only_a_model_that_learns_asks_for_its_predictors_to_learn() {
     let embedding = normal("embedding", [2, 4, WIDTH]);
-    let asked = |policy: &_| extra_loss(policy, embedding.clone()).is_some();
-    let plain = learning(random(&PreNormConfig {}, &small()));
-    assert!(extra_loss(&plain, embedding.clone()).is_none());
-    let mixture = config(0.5, 2);
-    assert!(asked(&learning(random(&mixture, &small()))));
-    assert!(!asked(&random(&mixture, &small())));
+    let mixture = random(&config(0.5, 2), &small());
+    assert!(extra_loss(&learning(), &mixture, embedding.clone()).is_some());
+    assert!(extra_loss(&StepMode::default(), &mixture, embedding.clone()).is_none());
+    let plain = random(&PreNormConfig {}, &small());
+    assert!(extra_loss(&learning(), &plain, embedding.clone()).is_none());
     // All blocks have a say, whatever their number.
-    let both = values(extra_loss(&learning(random(&config(0.5, 1), &small())), embedding).unwrap());
+    let every_block = random(&config(0.5, 1), &small());
+    let both = values(extra_loss(&learning(), &every_block, embedding.clone()).unwrap());
     assert!((0.1..2.0).contains(&both[0]), "{both:?}");
 }
 
@@ -341,13 +356,14 @@ fn agreement_is_where_guess_and_choice_are_the_same() {
     let dimensions = small();
     let policy = random(&config(0.5, 2), &dimensions);
     let embedding = normal("embedding", [2, 8, WIDTH]);
-    let seen = |policy: &_| {
+    let seen = |mode: &StepMode| {
         let mut seen = Recorder::of(&[Signal::Skipped, Signal::Agreement]);
-        watched(policy, embedding.clone(), &dimensions, &mut seen);
+        let mut layers = Stand::new(&dimensions);
+        watched_in(mode, &policy, embedding.clone(), &mut layers, &mut seen);
         [Signal::Skipped, Signal::Agreement].map(|signal| shown(&seen, 2, signal).unwrap())
     };
-    let [guessed, agreement] = seen(&policy);
-    let [chosen, again] = seen(&learning(policy));
+    let [guessed, agreement] = seen(&StepMode::default());
+    let [chosen, again] = seen(&learning());
     assert_eq!(agreement, again);
     let same = guessed.iter().zip(&chosen).map(|(a, b)| f32::from(u8::from(a == b)));
     assert_eq!(agreement, same.collect::<Vec<_>>());
@@ -359,8 +375,10 @@ fn numbers_that_are_none_do_not_panic() {
     let dimensions = small();
     let nowhere = normal("embedding", [1, 4, WIDTH]) * f32::NAN;
     let policy = random(&config(0.5, 2), &dimensions);
-    for policy in [policy.clone(), learning(policy)] {
-        let out = values(traverse(&policy, nowhere.clone(), &dimensions));
+    for mode in [StepMode::default(), learning()] {
+        let mut traversal = Traversal { mode: &mode, ..Traversal::default() };
+        let mut layers = Stand::new(&dimensions);
+        let out = values(policy.traverse(nowhere.clone(), &mut layers, &mut traversal));
         assert!(out.iter().all(|v| v.is_nan()));
     }
 }

@@ -1,7 +1,7 @@
 //! Oracles N1 to N14 and M1 to M8 of the norm-agnostic stream.
 
 use super::*;
-use crate::probe::{Recorder, Silent};
+use crate::probe::Recorder;
 use crate::residual::SubLayers;
 use crate::testing::{
     Stand, assert_close, assert_near, chosen, dimensions, normal, random, traverse, values, watched,
@@ -55,8 +55,8 @@ fn angle(a: &[f64], b: &[f64]) -> f64 {
 fn after_one(policy: &NormAgnostic, embedding: Tensor<3>, output: Tensor<3>) -> Lanes {
     let site = Site::new(0);
     let lanes = policy.open(embedding);
-    let turn = policy.read(site, &lanes, &mut Silent).ticket;
-    policy.write(site, lanes, turn, output, &mut Silent)
+    let turn = policy.read(site, &lanes, &mut Traversal::default()).ticket;
+    policy.write(site, lanes, turn, output, &mut Traversal::default())
 }
 
 #[test]
@@ -370,9 +370,9 @@ fn gradients_of_a_sub_layer_are_its_slopes() {
 
     let site = Site::new(0);
     let lanes = policy.open(embedding.clone());
-    let Read { input, ticket, .. } = policy.read(site, &lanes, &mut Silent);
+    let Read { input, ticket, .. } = policy.read(site, &lanes, &mut Traversal::default());
     let output = Stand::new(&dimensions).run(site, input, None);
-    let after = policy.write(site, lanes, ticket, output, &mut Silent);
+    let after = policy.write(site, lanes, ticket, output, &mut Traversal::default());
     let loss = (after.direction * towards.clone()).sum() + (after.log_norm * 0.7).sum();
 
     let gate = &policy.sites[0];
@@ -468,7 +468,7 @@ fn a_huge_threshold_reads_out_the_entry() {
     let dimensions = dimensions(16, 4);
     let policy = random(&skipping(1e9), &dimensions);
     let embedding = centred([2, 3, 16]);
-    let entry = policy.close(policy.open(embedding.clone()), &mut Silent);
+    let entry = policy.close(policy.open(embedding.clone()), &mut Traversal::default());
     assert_close(traverse(&policy, embedding, &dimensions), entry, 1e-6);
 }
 
@@ -498,7 +498,8 @@ fn a_strong_turn_the_other_way_is_no_reason_to_skip() {
         (name == "residual.0.alpha").then(|| vec![-1.0])
     });
     let lanes = policy.open(centred([1, 2, 8]));
-    let Turn { gain, skipped } = policy.read(Site::new(0), &lanes, &mut Silent).ticket;
+    let Turn { gain, skipped } =
+        policy.read(Site::new(0), &lanes, &mut Traversal::default()).ticket;
     assert!(values(gain).iter().all(|gain| *gain < -0.4));
     assert!(skipped.is_none());
 }

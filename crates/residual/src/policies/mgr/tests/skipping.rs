@@ -5,8 +5,9 @@ use crate::policies::mgr::{MultiGateConfig, MultiGateKind};
 use crate::probe::{Place, Recorder, Signal};
 use crate::residual::Residual;
 use crate::site::Site;
-use crate::skip::{Conduct, Forced, Thresholds};
-use crate::testing::{dimensions, random, traverse, values, watched};
+use crate::skip::{Forced, StepMode, Thresholds};
+use crate::testing::{Stand, dimensions, random, traverse, values, watched};
+use crate::traversal::Traversal;
 use burn::tensor::Tensor;
 
 /// The first sub-layer that gates, of three streams.
@@ -108,14 +109,17 @@ fn the_forced_run_with_their_own_gates() {
     let dimensions = dimensions(8, 3);
     let config = MultiGateConfig { skip_shrink: 1.0, ..skipping(competitive(3), 9.0) };
     assert_eq!(config.gate, MultiGateKind::Competitive);
-    let mut policy = random(&config, &dimensions);
+    let policy = random(&config, &dimensions);
     let forced = Forced { shares: vec![1.0; 6], seed: 3 };
-    policy.conduct(&Conduct { forced, ..Conduct::default() });
+    let mode = StepMode { forced, ..StepMode::default() };
+    let run = |probe| {
+        let mut traversal = Traversal { mode: &mode, probe, ..Traversal::default() };
+        values(policy.traverse(tokens(8), &mut Stand::new(&dimensions), &mut traversal))
+    };
     let dense = random(&competitive(3), &dimensions);
-    let run = |policy: &_| values(traverse(policy, tokens(8), &dimensions));
-    assert_eq!(run(&policy), run(&dense));
+    assert_eq!(run(None), values(traverse(&dense, tokens(8), &dimensions)));
     let mut seen = Recorder::of(&[Signal::Skipped]);
-    watched(&policy, tokens(8), &dimensions, &mut seen);
+    run(Some(&mut seen));
     let site = Place::Site(Site::new(FIRST_GATED));
     assert!(values(seen.get(site, Signal::Skipped).unwrap()).iter().all(|skips| *skips == 0.0));
 }

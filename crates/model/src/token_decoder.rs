@@ -4,18 +4,19 @@
 use crate::cache::Cache;
 use crate::config::{DepthKv, ModelConfig};
 use crate::decoder::Decoder;
+use crate::pass::Variant;
 use crate::rope::RopeStep;
 use crate::tally::{Tally, seen_keys};
 use hadal_kernels::{AttentionStep, LinearStep, MlpStep, Room, fuses};
-use hadal_residual::{Site, SkippedKeys, SubLayer, Walking};
+use hadal_residual::{FusedDecode, Site, SkippedKeys, SubLayerKind};
 
 /// A model that reads one token after another.
 #[derive(Debug)]
-pub(crate) struct Stepper {
+pub(crate) struct TokenDecoder {
     embeddings: LinearStep,
     head: LinearStep,
     layers: Vec<(Site, Layer)>,
-    walking: Walking,
+    policy: FusedDecode,
     rope: RopeStep,
     skipped_keys: SkippedKeys,
     room: Room,
@@ -33,28 +34,28 @@ enum Layer {
     Mlp(MlpStep),
 }
 
-impl Stepper {
+impl TokenDecoder {
     /// Nothing if the model has no such form: on another device than Flex or with a graph, where plain operations are
     /// asked for, with depth slots, and for policies that are not fused.
-    pub(crate) fn new(decoder: &Decoder, absent: &[Site]) -> Option<Self> {
+    pub(crate) fn new(decoder: &Decoder, variant: Variant) -> Option<Self> {
         let (config, head) = (decoder.config(), decoder.head());
         if !fuses(&head.device()) || config.depth_kv != DepthKv::None {
             return None;
         }
-        let present = decoder.present(absent);
+        let present = decoder.present(variant.absent);
         let layer = |&site: &Site| {
             let block = &decoder.blocks[site.block()];
             let attention = &block.attention;
             let layer = match site.kind() {
-                SubLayer::Attention => {
+                SubLayerKind::Attention => {
                     Layer::Attention(AttentionStep::new(attention.weights(), attention.shape())?)
                 }
-                SubLayer::Mlp => Layer::Mlp(MlpStep::new(block.mlp.weights())?),
+                SubLayerKind::Mlp => Layer::Mlp(MlpStep::new(block.mlp.weights())?),
             };
             Some((site, layer))
         };
         Some(Self {
-            walking: decoder.residual.walking(&present)?,
+            policy: decoder.residual.decode(&present, variant.mode)?,
             layers: present.iter().map(layer).collect::<Option<_>>()?,
             embeddings: LinearStep::new(decoder.embeddings())?,
             head: LinearStep::new(head)?,
@@ -84,14 +85,13 @@ impl Stepper {
         cache: &mut Cache,
         mut tally: Option<&mut Tally>,
     ) -> &[f32] {
-        let Self { embeddings, head, layers, walking, rope, room, input, output, logits, .. } =
-            self;
+        let Self { embeddings, head, layers, policy, rope, room, input, output, logits, .. } = self;
         let position = cache.len();
         if let Some(tally) = &mut tally {
             tally.begin(config, 1, 1, position);
         }
         let rotation = rope.at(position, config);
-        let mut runs = walking.pass(0, embeddings.row(token as usize), input);
+        let mut runs = policy.step(0, embeddings.row(token as usize), input);
         for (index, (site, layer)) in layers.iter().enumerate() {
             let done = match layer {
                 Layer::Mlp(mlp) => {
@@ -116,7 +116,7 @@ impl Stepper {
             if let Some(tally) = &mut tally {
                 tally.count(*site, done);
             }
-            runs = walking.pass(index + 1, output, input);
+            runs = policy.step(index + 1, output, input);
         }
         cache.advance(1);
         head.apply(input, logits);
