@@ -1,9 +1,9 @@
 //! The fused path computes what the plain one does, and it is really taken.
 
-use crate::support::{DESERTED, configs, random, skips, text, with_policy};
+use crate::support::{DESERTED, configs, has_fused_form, random, skips, text, with_policy};
 use hadal_kernels::{fused_calls, plainly};
 use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
-use hadal_residual::{Memory, ResidualConfig, Site};
+use hadal_residual::{Memory, Site};
 use std::collections::BTreeMap;
 
 type Named = BTreeMap<String, Vec<f32>>;
@@ -116,16 +116,21 @@ fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
     }
 }
 
+/// A policy that is not here may be plain; one that is here never becomes so unnoticed.
+#[test]
+fn policies_that_have_a_fused_form_keep_it() {
+    for policy in [
+        "prenorm", "postnorm", "lns", "deepnorm", "mixln", "siamese", "hc", "mhc", "mhc_lite",
+        "attnres", "mgr", "nag",
+    ] {
+        assert!(has_fused_form(&with_policy(policy)), "{policy}");
+    }
+}
+
 #[test]
 fn every_operation_of_a_pass_is_fused() {
-    let depth_is_plain = |residual: &ResidualConfig| match residual {
-        ResidualConfig::MixtureOfDepths(_) => true,
-        other => matches!(other.about().kind, "highway" | "denseformer"),
-    };
-    for config in configs().into_iter().filter(|config| config.depth_kv == DepthKv::None) {
-        if depth_is_plain(&config.residual) {
-            continue;
-        }
+    let plain_in_time = |config: &ModelConfig| config.depth_kv == DepthKv::None;
+    for config in configs().into_iter().filter(plain_in_time).filter(has_fused_form) {
         let decoder = decoder(&config);
         let before = fused_calls();
         learn(&decoder, Pass::default());

@@ -1,7 +1,7 @@
 //! A text that is read token by token, by kernels over slices alone, has the logits of passes through a cache.
 
 use crate::support::{
-    DESERTED, ROUTED, base, columns, configs, every, every_config, random, text, values,
+    DESERTED, base, columns, configs, every, every_config, has_fused_form, random, text, values,
     with_policy,
 };
 use hadal_cpu::work::counted;
@@ -117,9 +117,7 @@ fn rotations_that_change_with_the_length_are_those_of_a_pass() {
 fn every_model_steps_but_those_that_cannot() {
     every_config(|config| {
         let decoder = random(config, &Device::flex());
-        let depth_is_plain = matches!(config.residual.about().kind, "highway" | "denseformer")
-            || config.residual == ROUTED.parse().unwrap();
-        let can = config.depth_kv == DepthKv::None && !depth_is_plain;
+        let can = config.depth_kv == DepthKv::None && has_fused_form(config);
         let steps =
             |decoder: &Decoder| Session::new(decoder, Variant::default()).unwrap().decodes_tokens();
         assert_eq!(steps(&decoder), can && fuses(&Device::flex()));

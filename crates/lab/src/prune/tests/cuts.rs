@@ -18,8 +18,16 @@ fn a_cut_is_written_only_where_it_computes_the_same() {
                 let (expected, found) = (without(&decoder, parts), logits(&cut));
                 if exact {
                     assert_eq!(found, expected, "{residual}");
+                    return "exact";
                 }
-                if exact { "exact" } else { "rounded" }
+                for (found, expected) in found.iter().zip(&expected) {
+                    let most = 1e-4 * expected.abs().max(1.0);
+                    assert!(
+                        (found - expected).abs() < most,
+                        "{residual}: {found} is not {expected}"
+                    );
+                }
+                "rounded"
             }
             Err(PruneError::NotWritable { .. }) => "refused",
             Err(error) => panic!("{residual}: {error}"),
@@ -29,12 +37,13 @@ fn a_cut_is_written_only_where_it_computes_the_same() {
         let all = ResidualConfig::all();
         all.iter().map(|residual| (residual.about().kind, cut(residual, parts))).collect()
     };
-    let of = |list: &[(&'static str, &'static str)], outcome: &str| -> Vec<&'static str> {
-        list.iter().filter(|(_, found)| *found == outcome).map(|(kind, _)| *kind).collect()
-    };
     let whole = outcomes(&[Part::Block(4), Part::Block(3)]);
-    assert_eq!(of(&whole, "rounded"), [""; 0]);
-    assert_eq!(of(&whole, "refused"), ["denseformer"], "{whole:?}");
+    // What a block computes may depend on its number, which the cut model remembers; DenseFormer's averages are over
+    // all blocks before.
+    for (kind, outcome) in &whole {
+        let expected = if *kind == "denseformer" { "refused" } else { "exact" };
+        assert_eq!(*outcome, expected, "{kind}");
+    }
     // A half that returns zero is one that is absent where streams are sums, and nowhere else.
     let halves = outcomes(&[Part::Mlp(4)]);
     for (kind, expected) in
