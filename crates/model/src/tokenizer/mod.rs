@@ -91,21 +91,6 @@ pub enum TokenizerError {
 }
 
 /// Turns text into token ids and token ids into text.
-///
-/// ```
-/// use hadal_model::Tokenizer;
-///
-/// let tokenizer = Tokenizer::bytes();
-/// let ids = tokenizer.encode("déjà")?;
-/// assert_eq!(ids.len(), 6);
-/// assert_eq!(tokenizer.decode(&ids)?, "déjà");
-///
-/// // While a model writes, a character appears when its last byte is there.
-/// let mut text = tokenizer.stream();
-/// assert_eq!(text.push(0xC3)?, None);
-/// assert_eq!(text.push(0xA9)?.as_deref(), Some("é"));
-/// # Ok::<(), hadal_model::TokenizerError>(())
-/// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     kind: Kind,
