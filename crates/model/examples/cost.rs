@@ -15,11 +15,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = read_config(&path)?;
     writeln!(
         stdout(),
-        "{:<12}{:>14}{:>16}{:>18}",
+        "{:<12}{:>14}{:>16}{:>21}",
         "policy",
         "parameters",
         "FLOPs/token",
-        "state, bytes/token"
+        "bytes of state/token"
     )?;
     for policy in ResidualConfig::all() {
         config.residual = policy;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match ModelCost::of(&config) {
             Ok(cost) => writeln!(
                 stdout(),
-                "{name:<12}{:>14}{:>16}{:>18}",
+                "{name:<12}{:>14}{:>16}{:>21}",
                 cost.parameters.residual,
                 cost.residual_flops_per_token,
                 cost.state_bytes_per_token

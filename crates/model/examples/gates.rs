@@ -5,7 +5,7 @@
 //! ```
 
 use hadal_model::{Device, Pass, Tokens, load};
-use hadal_residual::{Recorder, Signal};
+use hadal_residual::{Place, Recorder, Signal};
 use std::error::Error;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -20,9 +20,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     model.decoder.logits(&Tokens::row(&[1, 2, 3, 4]), pass)?;
 
     for (place, _, beta) in gates.seen {
+        let Place::Site(site) = place else { continue };
         let [_, _, streams, _] = beta.dims();
         let widest: f32 = beta.max().into_scalar();
-        writeln!(stdout(), "{place:?}: {streams} gates per token, the widest is {widest:.3}")?;
+        writeln!(stdout(), "{site}: {streams} gates per token, the widest is {widest:.3}")?;
     }
     Ok(())
 }

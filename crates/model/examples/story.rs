@@ -1,4 +1,4 @@
-//! Continues a text, token by token, as it is chosen:
+//! Continues a text:
 //!
 //! ```text
 //! cargo run --release --example story ['Once upon a time' [SEED]]
@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     ids.extend(tokenizer.encode(&prompt)?.into_iter().filter(|&id| Some(id) != model.begin));
     let text =
         generate(&model.decoder, &ids, &limits, &mut sampler, |_| ControlFlow::Continue(()))?;
-    writeln!(stdout(), "{prompt} {}", tokenizer.decode(&text.tokens)?)?;
+    ids.extend(&text.tokens);
+    writeln!(stdout(), "{}", tokenizer.decode(&ids)?)?;
     writeln!(stdout(), "[{} tokens, {:?}]", text.tokens.len(), text.stop)?;
     Ok(())
 }
