@@ -8,6 +8,13 @@ use crate::team::{each_of, results_of};
 const TILE: usize = 64;
 
 /// Normalises each row of `gain.len()` elements.
+///
+/// ```
+/// // The mean square of (3, 4) is 12.5.
+/// let y = hadal_cpu::norm::forward(&[3.0, 4.0], &[1.0, 2.0], 0.0);
+/// assert!((y[0] - 3.0 / 12.5_f32.sqrt()).abs() < 1e-6);
+/// assert!((y[1] - 8.0 / 12.5_f32.sqrt()).abs() < 1e-6);
+/// ```
 pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let tile = TILE * gain.len();
     filled(x.len(), |y| {

@@ -7,6 +7,17 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A part of a model that can be left out. Blocks are counted from 0.
+///
+/// ```
+/// use hadal_model::Part;
+///
+/// let part: Part = "attn:20".parse()?;
+/// assert_eq!(part, Part::Attention(20));
+/// assert_eq!(Part::Block(3).sites().len(), 2); // its attention and its MLP
+/// assert_eq!(Part::list(&Part::of_sites(&Part::Block(3).sites())), "3");
+/// assert!("block 3".parse::<Part>().is_err());
+/// # Ok::<(), hadal_model::PartError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Part {
