@@ -4,17 +4,17 @@ use crate::config::{ConfigError, ModelConfig};
 use crate::decoder::Decoder;
 use crate::model_files::{ModelFiles, Reading, describe_file, is_gguf, model_at};
 use crate::tensor_file::{TensorFileError, write_tensors};
-use crate::tokenizer::TokenizerError;
 use burn::tensor::Device;
 use hadal_gguf::GgufError;
 use hadal_residual::Weights;
+use hadal_tokenizer::TokenizerError;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-pub(crate) const CONFIG: &str = "config.json";
+pub(crate) use hadal_tokenizer::CONFIG;
 pub(crate) const WEIGHTS: &str = "model.safetensors";
 
 /// A model read from a directory.

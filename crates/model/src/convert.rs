@@ -7,7 +7,7 @@ use crate::model_files::{
 };
 use crate::streamed::{Interrupted, Streamed, write_streamed};
 use crate::tensor_file::TensorFileError;
-use crate::tokenizer::tokenizer_of_gguf;
+use hadal_tokenizer::tokenizer_of_gguf;
 use safetensors::SafeTensorError;
 use serde_json::{Value, json};
 use std::fs::{self, File};

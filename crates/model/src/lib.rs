@@ -29,7 +29,6 @@ mod stepper;
 mod streamed;
 mod tally;
 mod tensor_file;
-mod tokenizer;
 mod writer;
 
 pub use burn::tensor::Device;
@@ -42,8 +41,8 @@ pub use decoder::Decoder;
 pub use device::{DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
+pub use hadal_tokenizer::{TextStream, Tokenizer, TokenizerError, model_at};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
-pub use model_files::model_at;
 pub use part::{Part, PartError};
 pub use pass::{Pass, PassError, Tokens};
 pub use recording::Recording;
@@ -51,7 +50,6 @@ pub use rope_scaling::{RopeScaling, Yarn};
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError, write_tensors};
-pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
 pub use writer::Writer;
 
 /// The README's example must compile.

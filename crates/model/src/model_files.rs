@@ -7,14 +7,13 @@ use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe,
 use burn::tensor::Device;
 use hadal_gguf::Gguf;
 use hadal_residual::Weights;
+pub(crate) use hadal_tokenizer::{TOKENIZER, is_gguf, model_at};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// A tokenizer beside a model.
-pub(crate) const TOKENIZER: &str = "tokenizer.json";
 /// Hugging Face's place for the tokens that begin and end a text.
 pub(crate) const GENERATION: &str = "generation_config.json";
 /// Where a chat's turns are put together, in Hugging Face's directories.
@@ -28,29 +27,6 @@ pub(crate) struct ModelFiles {
     pub(crate) begin: Option<u32>,
     pub(crate) ends: Vec<u32>,
     pub(crate) weights: Box<dyn WeightSource>,
-}
-
-/// Whether a path is meant to be a GGUF file.
-pub(crate) fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
-}
-
-/// Where the model of a place is: in a run's folder its finished model, in a directory that holds nothing but one GGUF file
-/// that file, as `hadal prune apply` leaves it. Anything else is the model itself.
-pub fn model_at(path: &Path) -> PathBuf {
-    if path.join(CONFIG).exists() || !path.is_dir() {
-        return path.into();
-    }
-    let finished = path.join("model");
-    if finished.join(CONFIG).is_file() {
-        return finished;
-    }
-    let entries = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files: Vec<PathBuf> = entries.filter(|file| is_gguf(file)).collect();
-    match files.as_slice() {
-        [file] => file.clone(),
-        _ => path.into(),
-    }
 }
 
 impl ModelFiles {

@@ -7,13 +7,13 @@ use crate::model_file::read_shape;
 use crate::output::{Table, grouped};
 use clap::Args;
 use entries::{Asked, Entry, part, part_text, rate};
-use hadal_lab::bench::protocol::{DecodeTimes, StepTimes};
-use hadal_lab::bench::{
+use hadal_compare::bench::protocol::{DecodeTimes, StepTimes};
+use hadal_compare::bench::{
     Activity, BenchError, DECODED, DecodeReport, Job, Measured, Shape, SkipRate, SkipReport,
     TrainingReport, WARM_UP, alternate, serve,
 };
-use hadal_lab::skip::Promise;
 use hadal_residual::Memory;
+use hadal_study::skip::Promise;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -79,7 +79,7 @@ pub(crate) struct Bench {
     /// Print JSON, one line for each policy
     #[arg(long)]
     json: bool,
-    /// Make steps for another process (hadal_lab::bench::protocol)
+    /// Make steps for another process (hadal_compare::bench::protocol)
     #[arg(long, hide = true)]
     worker: bool,
     /// The worker's part in a comparison of skip rates

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use clap::Args;
-use hadal_lab::compare::{
+use hadal_compare::{
     Budget, CompareError, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite,
     SuiteFolder, Task, Watch, compare,
 };
@@ -72,7 +72,7 @@ impl Compare {
         let out = self.out();
         let folder = SuiteFolder::open(&out, &suite).map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
-        hadal_lab::train::stop_on_signals(&stop)
+        hadal_train::stop_on_signals(&stop)
             .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;

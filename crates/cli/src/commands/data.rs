@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled, spinner};
 use clap::{Args, Subcommand};
-use hadal_lab::data::{
+use hadal_data::{
     DataError, Manifest, PrepareOptions, PrepareProgress, ShardSet, Stats, TokenizerChoice,
     TrainTokenizerOptions, peek, prepare, stats, train_tokenizer,
 };

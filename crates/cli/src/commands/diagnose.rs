@@ -3,12 +3,13 @@
 use crate::failure::Failure;
 use crate::output::print_json;
 use clap::Args;
-use hadal_lab::diagnose::{
-    DiagnoseError, Diagnosis, Kind, MASSIVE, Options, Samples, SkipsSummary, Subject, Summary,
-    diagnose, overlay, write,
-};
-use hadal_lab::pool::{in_pool, start_pool};
+use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::Part;
+use hadal_study::diagnose::{
+    DiagnoseError, Diagnosis, Kind, MASSIVE, Options, SkipsSummary, Summary, diagnose, overlay,
+    write,
+};
+use hadal_study::{Samples, Subject};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::io::{self, Write};

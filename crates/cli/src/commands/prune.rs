@@ -9,8 +9,8 @@ use self::check::CheckCommand;
 use self::plan::PlanCommand;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
-use hadal_lab::pool::start_pool;
-use hadal_lab::prune::PruneError;
+use hadal_cpu::pool::start_pool;
+use hadal_study::prune::PruneError;
 use indicatif::ProgressBar;
 use std::process::ExitCode;
 

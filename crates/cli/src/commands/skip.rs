@@ -3,13 +3,13 @@
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use clap::{Args, Subcommand, ValueEnum};
-use hadal_lab::diagnose::{Samples, Subject};
-use hadal_lab::pool::{in_pool, start_pool};
-use hadal_lab::skip::{
+use hadal_cpu::pool::{in_pool, start_pool};
+use hadal_residual::{SkippedKeys, Thresholds};
+use hadal_study::skip::{
     CalibrationReport, Options, Scope, Shares, SkipError, Sweep, calibrate, check_free, figures,
     sweep, write,
 };
-use hadal_residual::{SkippedKeys, Thresholds};
+use hadal_study::{Samples, Subject};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::io::{self, Write};

@@ -3,14 +3,14 @@
 use crate::failure::Failure;
 use crate::output::{grouped, scaled};
 use clap::Args;
-use hadal_lab::diagnose::Summary;
-use hadal_lab::pool::{in_pool, start_pool};
-use hadal_lab::train::{
-    DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, RunConfigError,
-    StepReport, TrainError, Trainer, estimate, for_depth,
-};
+use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::read_config;
 use hadal_residual::ResidualConfig;
+use hadal_study::diagnose::diagnose_midway;
+use hadal_train::{
+    ConfigLayers, DEFAULT_DATA, Evaluation, Finished, Midway, Observer, PRESETS, RunConfig,
+    RunConfigError, StepReport, TrainError, Trainer, estimate, for_depth,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -104,11 +104,10 @@ impl Train {
             (self.config.is_none() && self.depth.is_none()).then(|| PRESETS[0].name.to_owned())
         });
         let mut layers = match (&name, self.depth) {
-            (Some(name), _) => Layers::from_preset(name)?,
-            (None, Some(blocks)) => {
-                Layers::default().with_toml(&for_depth(blocks), &format!("--depth {blocks}"))?
-            }
-            (None, None) => Layers::default(),
+            (Some(name), _) => ConfigLayers::from_preset(name)?,
+            (None, Some(blocks)) => ConfigLayers::default()
+                .with_toml(&for_depth(blocks), &format!("--depth {blocks}"))?,
+            (None, None) => ConfigLayers::default(),
         };
         if let Some(path) = &self.config {
             layers = layers.with_file(path)?;
@@ -169,7 +168,7 @@ fn tell(message: &str) -> io::Result<()> {
 
 fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    hadal_lab::train::stop_on_signals(&stop)
+    hadal_train::stop_on_signals(&stop)
         .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
     if leash {
         stop_at_end_of_input(&stop);
@@ -289,7 +288,12 @@ impl Observer for Progress {
         self.line(format!("step {step}: {}", describe(evaluation)));
     }
 
-    fn diagnosed(&mut self, step: u64, summary: &Summary, path: &Path) {
+    fn diagnose(&mut self, midway: &Midway<'_>) {
+        let step = midway.step;
+        let (summary, path) = match diagnose_midway(midway) {
+            Ok(found) => found,
+            Err(error) => return self.recovered(&format!("step {step}: no diagnosis: {error}")),
+        };
         let useless = summary.useless().len();
         let growth = summary.norm_growth.map_or(String::new(), |g| format!("norm growth {g:.2}, "));
         self.line(format!(

@@ -16,8 +16,8 @@ mod tests;
 mod vocabulary;
 
 use crate::checkpoint::CheckpointError;
-use crate::tokenizer::TokenizerError;
 use hadal_gguf::{Fault, GgufError, WriteError};
+use hadal_tokenizer::TokenizerError;
 use safetensors::SafeTensorError;
 use source::Source;
 use std::io;
