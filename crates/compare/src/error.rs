@@ -1,5 +1,6 @@
 //! Why nothing is compared.
 
+use hadal_files::{Action, FileError};
 use hadal_report::run::RunError;
 use hadal_train::{RunConfigError, TrainError};
 use std::io;
@@ -9,15 +10,8 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The suite is not TOML, or one of its keys holds something else than it should.
     #[error("{origin}: {reason}")]
     Malformed {
@@ -92,6 +86,14 @@ pub enum CompareError {
         /// What the system said.
         reason: io::Error,
     },
+    /// A process cannot be waited for.
+    #[error("cannot wait for the process of {}: {reason}", path.display())]
+    Lost {
+        /// The run's folder.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
     /// There is no speed to turn minutes into steps by.
     #[error("the speed of {run} cannot be measured: {reason}")]
     NoPace {
@@ -105,11 +107,15 @@ pub enum CompareError {
     Run(#[from] RunError),
 }
 
-/// For `map_err`.
-pub(super) fn io_error(
-    action: &'static str,
-    path: &std::path::Path,
-) -> impl FnOnce(io::Error) -> CompareError {
-    let path = path.to_owned();
-    move |reason| CompareError::Io { action, path, reason }
+impl CompareError {
+    /// Whether what was asked for makes no sense or cannot be started, rather than having gone wrong on the way.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::NotStarted { .. } | Self::Lost { .. } | Self::NoPace { .. } | Self::Run(_) => {
+                false
+            }
+            Self::File(error) => error.action == Action::Read,
+            _ => true,
+        }
+    }
 }

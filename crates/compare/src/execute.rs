@@ -4,7 +4,8 @@
 //! others with it. Its standard input is a leash: it is closed when this process ends, even by `kill -9`,
 //! and the run then saves its state and stops, so that it can be resumed.
 
-use super::error::{CompareError, io_error};
+use super::error::CompareError;
+use hadal_files::{Action, file_error};
 use hadal_report::run::{Status, status};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -165,8 +166,8 @@ impl Pool<'_> {
             true => Start::Resume { run: &task.run },
             false => Start::New { settings: &task.settings, run: &task.run },
         };
-        let log = File::create(&task.log).map_err(io_error("write", &task.log))?;
-        let also = log.try_clone().map_err(io_error("write", &task.log))?;
+        let log = File::create(&task.log).map_err(file_error(Action::Write, &task.log))?;
+        let also = log.try_clone().map_err(file_error(Action::Write, &task.log))?;
         let mut command = (self.command)(start);
         command.stdin(Stdio::piped()).stdout(log).stderr(also);
         command.env("RAYON_NUM_THREADS", self.lanes.threads.to_string());
@@ -188,7 +189,9 @@ impl Pool<'_> {
         let mut still = Vec::new();
         for (index, mut child) in std::mem::take(&mut self.running) {
             let task = &self.tasks[index];
-            let ended = child.try_wait().map_err(io_error("wait for the process of", &task.run))?;
+            let ended = child
+                .try_wait()
+                .map_err(|reason| CompareError::Lost { path: task.run.clone(), reason })?;
             match ended {
                 None => still.push((index, child)),
                 Some(code) => {

@@ -1,15 +1,19 @@
 //! A suite's folder: `suite.json` (what was asked), `settings/`, `logs/`, `runs/`, and the results.
 
-use super::error::{CompareError, io_error};
+use super::error::CompareError;
 use super::execute::{End, Lanes, Start, Task, Watch, execute};
 use super::plan::{Pace, PlannedRun};
 use super::suite::{Budget, Suite};
+use hadal_files::{
+    Action, FileError, create_directory, file_error, pretty_json, read_text, remove_directory,
+    write_whole,
+};
 use hadal_report::run::Run;
 use hadal_report::statistics::median;
 use hadal_report::suite::SuiteTable;
 use hadal_train::RunConfig;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -36,16 +40,18 @@ impl SuiteFolder {
     pub fn open(path: &Path, suite: &Suite) -> Result<Self, CompareError> {
         for part in [SuiteTable::RUNS, "settings", "logs"] {
             let path = path.join(part);
-            fs::create_dir_all(&path).map_err(io_error("write", &path))?;
+            create_directory(&path)?;
         }
         let file = path.join("lock");
-        let lock = File::create(&file).map_err(io_error("write", &file))?;
+        let lock = File::create(&file).map_err(file_error(Action::Write, &file))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(CompareError::Busy { path: path.into() });
             }
-            Err(TryLockError::Error(reason)) => return Err(io_error("lock", &file)(reason)),
+            Err(TryLockError::Error(reason)) => {
+                return Err(file_error(Action::Lock, &file)(reason).into());
+            }
         }
         let folder = Self { path: path.into(), _lock: lock };
         let promise = path.join("suite.json");
@@ -98,8 +104,8 @@ impl SuiteFolder {
     fn task(&self, run: &PlannedRun, folder: PathBuf) -> Result<Task, CompareError> {
         let settings = self.path.join("settings").join(format!("{}.toml", run.name));
         let text = toml::to_string(&run.config)
-            .map_err(|error| io_error("write", &settings)(std::io::Error::other(error)))?;
-        fs::write(&settings, text).map_err(io_error("write", &settings))?;
+            .map_err(|error| file_error(Action::Write, &settings)(std::io::Error::other(error)))?;
+        write_whole(&settings, text)?;
         Ok(Task {
             name: run.name.clone(),
             run: folder,
@@ -117,7 +123,7 @@ impl SuiteFolder {
         if !file.exists() {
             return Ok(());
         }
-        let text = fs::read_to_string(&file).map_err(io_error("read", &file))?;
+        let text = read_text(&file)?;
         let origin = file.display().to_string();
         let there = RunConfig::parse(&text, &origin)
             .map_err(|reason| CompareError::Settings { origin, reason })?;
@@ -145,9 +151,7 @@ impl SuiteFolder {
         }
         let directory = self.path.join("pace");
         // What is left of an earlier try was timed at another time.
-        if directory.exists() {
-            fs::remove_dir_all(&directory).map_err(io_error("remove", &directory))?;
-        }
+        remove_directory(&directory)?;
         let tasks: Vec<Task> = pacers
             .iter()
             .map(|run| self.task(run, directory.join(&run.name)))
@@ -168,7 +172,7 @@ impl SuiteFolder {
             pace.insert(task.name.clone(), planned.tokens_per_step as f64 / median(speeds));
         }
         write_json(&file, &pace)?;
-        fs::remove_dir_all(&directory).map_err(io_error("remove", &directory))?;
+        remove_directory(&directory)?;
         Ok(Some(pace))
     }
 }
@@ -218,22 +222,13 @@ fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, Compa
     if !path.exists() {
         return Ok(None);
     }
-    let text = fs::read_to_string(path).map_err(io_error("read", path))?;
+    let text = read_text(path)?;
     serde_json::from_str(&text).map(Some).map_err(|error| CompareError::Malformed {
         origin: path.display().to_string(),
         reason: format!("{error}; remove it to start over"),
     })
 }
 
-/// Beside its place first: a kill must not leave half a file.
-pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CompareError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| io_error("write", path)(std::io::Error::other(error)))?;
-    write_text(path, &(text + "\n"))
-}
-
-pub(super) fn write_text(path: &Path, text: &str) -> Result<(), CompareError> {
-    let beside = path.with_extension("part");
-    fs::write(&beside, text).map_err(io_error("write", &beside))?;
-    fs::rename(&beside, path).map_err(io_error("write", path))
+pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
+    write_whole(path, pretty_json(path, value)? + "\n")
 }

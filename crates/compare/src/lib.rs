@@ -49,6 +49,6 @@ pub fn compare(
     let table = results.table(suite);
     folder::write_json(&folder.path().join(SuiteTable::FILE), &table)?;
     folder::write_json(&folder.path().join("results.json"), &results)?;
-    folder::write_text(&folder.path().join("table.csv"), &results.csv())?;
+    hadal_files::write_whole(&folder.path().join("table.csv"), results.csv())?;
     Ok(Some((results, table)))
 }

@@ -4,12 +4,12 @@
 //! `[residual]`; in their place it has `seeds` and a list of `[[variant]]`. Variants can differ in their
 //! residual stream alone, and in what the recipe of its paper prescribes.
 
-use super::error::{CompareError, io_error};
+use super::error::CompareError;
+use hadal_files::read_text;
 use hadal_residual::ResidualConfig;
 use hadal_train::{ConfigLayers, RunConfig};
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -120,7 +120,7 @@ impl Suite {
 
     /// Reads a suite from a file.
     pub fn read(path: &Path) -> Result<Self, CompareError> {
-        let text = fs::read_to_string(path).map_err(io_error("read", path))?;
+        let text = read_text(path)?;
         Self::parse(&text, &path.display().to_string())
     }
 

@@ -1,7 +1,8 @@
 //! Opening text files, compressed or not, and knowing how far they are read.
 
-use super::error::{DataError, io_error};
+use super::error::DataError;
 use flate2::bufread::MultiGzDecoder;
+use hadal_files::{Action, file_error};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -27,7 +28,7 @@ pub(super) fn open(
     compression: Compression,
     consumed: &Arc<AtomicU64>,
 ) -> Result<Box<dyn BufRead + Send>, DataError> {
-    let read = || io_error("read", path);
+    let read = || file_error(Action::Read, path);
     let file = File::open(path).map_err(read())?;
     let file = BufReader::with_capacity(BUFFER, Counted { file, count: Arc::clone(consumed) });
     let mut reader: Box<dyn BufRead + Send> = match compression {

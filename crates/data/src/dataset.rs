@@ -1,6 +1,5 @@
 //! A prepared directory as one long row of tokens.
 
-use super::durable;
 use super::error::DataError;
 use super::manifest::{MANIFEST, Manifest, TokenizerKind};
 use super::prepare::PROGRESS;
@@ -168,7 +167,7 @@ fn missing(path: PathBuf) -> DataError {
 }
 
 fn same_hash(path: &Path, expected: &str) -> Result<(), DataError> {
-    if durable::hash(path)? == expected {
+    if hadal_files::hash(path)?.0 == expected {
         return Ok(());
     }
     let reason = format!("its content does not have the hash that {MANIFEST} names");

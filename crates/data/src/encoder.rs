@@ -1,13 +1,11 @@
 //! From pieces of documents to tokens.
 
-use super::durable;
-use super::error::{DataError, io_error};
+use super::error::DataError;
 use super::manifest::{TokenizerKind, TokenizerRecord};
 use super::pieces::Piece;
 use super::words::Words;
 use hadal_tokenizer::Tokenizer;
 use std::convert::Infallible;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -61,7 +59,7 @@ impl Encoder {
         let after = example[before..].iter().rev().take_while(frame).count();
         let words = match &file {
             Some(path) => {
-                let content = fs::read(path).map_err(io_error("read", path))?;
+                let content = hadal_files::read(path)?;
                 // The tokenizer has read it already, so it is JSON.
                 serde_json::from_slice(&content).ok().and_then(|json| Words::of(&json))
             }
@@ -71,7 +69,7 @@ impl Encoder {
             kind: if file.is_some() { TokenizerKind::File } else { TokenizerKind::Bytes },
             file: file.is_some().then(|| TOKENIZER.to_owned()),
             blake3: match &file {
-                Some(path) => durable::hash(path)?,
+                Some(path) => hadal_files::hash(path)?.0,
                 None => "bytes".to_owned(),
             },
             vocab_size: tokenizer.vocab_size(),
@@ -115,6 +113,7 @@ mod tests {
     use crate::pieces::PIECE_BYTES;
     use crate::testing::{Workshop, documents, trained};
     use serde_json::{Map, Value, json};
+    use std::fs;
 
     fn tokens(set: &ShardSet) -> Vec<u32> {
         set.read(0, set.len() as usize).unwrap()

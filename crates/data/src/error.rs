@@ -1,21 +1,22 @@
 //! What can go wrong between a text and its shards.
 
+use hadal_files::FileError;
 use hadal_tokenizer::TokenizerError;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Why data cannot be prepared or read.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The system gives no threads.
+    #[error("cannot start threads for {}: {reason}", path.display())]
+    Threads {
+        /// What was to be written.
         path: PathBuf,
         /// What the system said.
-        reason: io::Error,
+        reason: rayon::ThreadPoolBuildError,
     },
     /// An input that is neither here nor the name of a dataset.
     #[error(
@@ -204,7 +205,7 @@ pub enum DataError {
 
 impl DataError {
     /// Whether the request itself was wrong, so that nothing was begun.
-    pub fn is_misuse(&self) -> bool {
+    pub fn is_usage(&self) -> bool {
         matches!(
             self,
             Self::NoSuchInput { .. }
@@ -218,9 +219,4 @@ impl DataError {
                 | Self::OutOfRange { .. }
         )
     }
-}
-
-/// Says what was tried on which file when the system refuses.
-pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataError {
-    move |reason| DataError::Io { action, path: path.into(), reason }
 }

@@ -1,7 +1,8 @@
 //! Documents of a file with one JSON object in each line.
 
-use super::error::{DataError, io_error};
+use super::error::DataError;
 use super::pieces::{Piece, TextPieces};
+use hadal_files::{Action, file_error};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
 use std::io::{BufRead, Read};
@@ -64,7 +65,7 @@ impl JsonLines {
         (&mut self.reader)
             .take(LONGEST_LINE as u64 + 1)
             .read_until(b'\n', &mut self.buffer)
-            .map_err(io_error("read", &self.path))?;
+            .map_err(file_error(Action::Read, &self.path))?;
         if self.buffer.len() > LONGEST_LINE {
             return Err(self.bad(format!(
                 "it is longer than {} MiB; the file may not be .jsonl, which has one document in each line",

@@ -7,7 +7,6 @@
 
 mod compression;
 mod dataset;
-mod durable;
 mod encoder;
 mod error;
 mod feed;

@@ -1,7 +1,7 @@
 //! `manifest.json`: what a directory of shards holds, where it came from and how it was made.
 
-use super::durable;
-use super::error::{DataError, io_error};
+use super::error::DataError;
+use hadal_files::{Action, file_error, pretty_json, write_whole};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -229,7 +229,7 @@ pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Opt
     let content = match fs::read(path) {
         Ok(content) => content,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io_error("read", path)(error)),
+        Err(error) => return Err(file_error(Action::Read, path)(error).into()),
     };
     serde_json::from_slice(&content)
         .map(Some)
@@ -238,8 +238,5 @@ pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Opt
 
 /// Writes a JSON file of ours.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), DataError> {
-    let mut content = serde_json::to_vec_pretty(value)
-        .map_err(|error| io_error("write", path)(io::Error::other(error)))?;
-    content.push(b'\n');
-    durable::write(path, &content)
+    Ok(write_whole(path, pretty_json(path, value)? + "\n")?)
 }

@@ -6,6 +6,7 @@ use ::parquet::basic::Type;
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use ::parquet::data_type::{ByteArray, ByteArrayType};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use hadal_files::{Action, file_error};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -45,8 +46,8 @@ impl ParquetRows {
         consumed: &Arc<AtomicU64>,
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::Parquet { path: path.into(), reason };
-        let handle = File::open(path).map_err(super::error::io_error("read", path))?;
-        let bytes = handle.metadata().map_err(super::error::io_error("read", path))?.len();
+        let handle = File::open(path).map_err(file_error(Action::Read, path))?;
+        let bytes = handle.metadata().map_err(file_error(Action::Read, path))?.len();
         let file = guarded(|| SerializedFileReader::new(handle)).map_err(wrong)?;
         let metadata = file.metadata().file_metadata();
         let columns = metadata.schema_descr().columns();

@@ -8,11 +8,11 @@
 //! | 16..24 | number of tokens                     |
 //! | 24..32 | zero                                 |
 
-use super::durable::{partial, put_in_place};
-use super::error::{DataError, io_error};
+use super::error::DataError;
+use hadal_files::{Action, WholeFile, file_error};
 use memmap2::Mmap;
-use std::fs::{self, File};
-use std::io::{BufWriter, Seek, Write};
+use std::fs::File;
+use std::io::Seek;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -53,22 +53,17 @@ fn little_endian<const N: usize>(tokens: &[u32], convert: impl Fn(u32) -> [u8; N
 
 /// Writes a shard under another name until it is whole.
 pub(super) struct ShardWriter {
-    path: PathBuf,
-    beside: PathBuf,
-    file: BufWriter<File>,
+    file: WholeFile,
     width: Width,
     tokens: u64,
-    finished: bool,
 }
 
 impl ShardWriter {
     /// Begins a shard.
     pub(super) fn create(path: &Path, width: Width) -> Result<Self, DataError> {
-        let beside = partial(path);
-        let file = File::create(&beside).map_err(io_error("write", &beside))?;
-        let mut file = BufWriter::with_capacity(1 << 20, file);
-        file.write_all(&header(width, 0)).map_err(io_error("write", &beside))?;
-        Ok(Self { path: path.into(), beside, file, width, tokens: 0, finished: false })
+        let mut file = WholeFile::create(path)?;
+        file.put(&header(width, 0))?;
+        Ok(Self { file, width, tokens: 0 })
     }
 
     /// How many tokens were written.
@@ -82,7 +77,7 @@ impl ShardWriter {
             Width::Two => little_endian(tokens, |token| (token as u16).to_le_bytes()),
             Width::Four => little_endian(tokens, u32::to_le_bytes),
         };
-        self.file.write_all(&bytes).map_err(io_error("write", &self.beside))?;
+        self.file.put(&bytes)?;
         self.tokens += tokens.len() as u64;
         Ok(())
     }
@@ -90,24 +85,9 @@ impl ShardWriter {
     /// Completes the header, waits for the disk, and gives the shard its name.
     pub(super) fn finish(mut self) -> Result<(), DataError> {
         let header = header(self.width, self.tokens);
-        self.file
-            .rewind()
-            .and_then(|()| self.file.write_all(&header))
-            .and_then(|()| self.file.flush())
-            .and_then(|()| self.file.get_ref().sync_all())
-            .map_err(io_error("write", &self.beside))?;
-        put_in_place(&self.beside, &self.path)?;
-        self.finished = true;
-        Ok(())
-    }
-}
-
-impl Drop for ShardWriter {
-    fn drop(&mut self) {
-        if !self.finished {
-            // On a full disk the space is wanted back; nobody would miss the file.
-            let _ = fs::remove_file(&self.beside);
-        }
+        self.file.rewind().map_err(file_error(Action::Write, self.file.place()))?;
+        self.file.put(&header)?;
+        Ok(self.file.finish()?)
     }
 }
 
@@ -124,10 +104,10 @@ impl Shard {
     /// Maps a shard and checks its header against its length.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let damaged = |reason: String| DataError::Damaged { path: path.into(), reason };
-        let file = File::open(path).map_err(io_error("read", path))?;
+        let file = File::open(path).map_err(file_error(Action::Read, path))?;
         // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
         // kernel stops us; ours do not, they write beside and rename.
-        let map = unsafe { Mmap::map(&file) }.map_err(io_error("read", path))?;
+        let map = unsafe { Mmap::map(&file) }.map_err(file_error(Action::Read, path))?;
         let Some((header, body)) = map.split_first_chunk::<HEADER>() else {
             return Err(damaged(format!("it has {} bytes, fewer than its header", map.len())));
         };
@@ -195,6 +175,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use tempfile::tempdir;
 
     fn write(path: &Path, vocab_size: usize, tokens: &[u32]) {

@@ -2,13 +2,14 @@
 //! comes.
 
 use super::compression::{Compression, open};
-use super::error::{DataError, io_error};
+use super::error::DataError;
 use super::hub_dataset::{Arrival, DatasetName, Hub, HubFile, explain};
 use super::jsonl::JsonLines;
 use super::manifest::SourceRecord;
 use super::parquet::ParquetRows;
 use super::pieces::Piece;
 use super::text::TextDocuments;
+use hadal_files::{Action, file_error};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,7 +88,7 @@ impl Source {
         if Kind::of(&path.to_string_lossy()).is_none() {
             return Err(DataError::Unsupported { path });
         }
-        let metadata = fs::metadata(&path).map_err(io_error("read", &path))?;
+        let metadata = fs::metadata(&path).map_err(file_error(Action::Read, &path))?;
         let modified = metadata.modified().ok().and_then(|time| {
             let age = time.duration_since(UNIX_EPOCH).ok()?;
             u64::try_from(age.as_millis()).ok()
@@ -168,7 +169,7 @@ pub(super) fn resolve(
 /// Every readable file below a directory, in the order of their names. Links to directories are not
 /// followed, since they may lead in circles.
 fn walk(directory: &Path, sources: &mut Vec<Source>) -> Result<(), DataError> {
-    let read = || io_error("read", directory);
+    let read = || file_error(Action::Read, directory);
     let mut entries =
         fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(read())?;
     entries.sort_by_key(fs::DirEntry::file_name);

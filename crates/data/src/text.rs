@@ -1,7 +1,8 @@
 //! Documents of a plain text, streamed.
 
-use super::error::{DataError, io_error};
+use super::error::DataError;
 use super::pieces::{Cut, Follower, Piece, cut};
+use hadal_files::{Action, file_error};
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
@@ -64,7 +65,7 @@ impl TextDocuments {
         let count = (&mut self.reader)
             .take(wanted as u64)
             .read_to_end(&mut self.window)
-            .map_err(io_error("read", &self.path))?;
+            .map_err(file_error(Action::Read, &self.path))?;
         self.finished = count < wanted;
         Ok(())
     }

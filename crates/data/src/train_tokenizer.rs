@@ -3,7 +3,6 @@
 //! The result depends on the text and the size alone: the library breaks ties between pairs of equal
 //! frequency by their ids, and ids of single bytes are sorted.
 
-use super::durable;
 use super::error::DataError;
 use super::pieces::{PIECE_BYTES, Piece, SEPARATOR};
 use super::source::{Pieces, Reading, Source, Watch, resolve};
@@ -117,7 +116,7 @@ pub fn train_tokenizer(
         return Err(DataError::Empty);
     }
     let json = tokenizer.to_string(true).map_err(|error| failed(error.to_string()))?;
-    durable::write(&options.out, json.as_bytes())?;
+    hadal_files::write_whole(&options.out, json)?;
     Ok(TrainedTokenizer {
         path: options.out.clone(),
         vocab_size: tokenizer.get_vocab_size(true),

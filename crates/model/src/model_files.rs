@@ -5,13 +5,14 @@ use crate::config::ModelConfig;
 use crate::decoder::Decoder;
 use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
 use burn::tensor::Device;
+use hadal_files::{Action, file_error, read_text};
 use hadal_gguf::Gguf;
 use hadal_residual::Weights;
 pub(crate) use hadal_tokenizer::{TOKENIZER, is_gguf, model_at};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 /// Hugging Face's place for the tokens that begin and end a text.
@@ -87,8 +88,7 @@ pub(crate) fn chat_template(model: &Path) -> Result<Option<String>, CheckpointEr
     }
     let file = model.join(CHAT_TEMPLATE);
     if file.exists() {
-        let io = |reason| CheckpointError::Io { action: "read", path: file.clone(), reason };
-        return fs::read_to_string(&file).map(Some).map_err(io);
+        return Ok(Some(read_text(&file)?));
     }
     let settings = fs::read(model.join(TOKENIZER_SETTINGS)).ok();
     let json: Option<Value> = settings.and_then(|text| serde_json::from_slice(&text).ok());
@@ -100,9 +100,9 @@ const LONGEST_CONFIG: u64 = 1 << 20;
 
 fn read_json(path: &Path) -> Result<Value, CheckpointError> {
     let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
-    let io = |reason: io::Error| CheckpointError::Io { action: "read", path: path.into(), reason };
+    let io = file_error(Action::Read, path);
     let mut bytes = Vec::new();
-    File::open(path).map_err(io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
+    File::open(path).map_err(&io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() as u64 > LONGEST_CONFIG {
         return Err(wrong("this file is too long to be a config".into()));
     }

@@ -1,11 +1,12 @@
 //! The data that a model is looked at with, in batches of bounded size.
 
 use crate::Subject;
-use crate::diagnose::{DiagnoseError, SAMPLES, io_error};
+use crate::diagnose::{DiagnoseError, SAMPLES};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_data::{ShardSet, TokenizerKind};
+use hadal_files::{Action, file_error};
 use hadal_model::{Tokenizer, Tokens};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -151,7 +152,7 @@ fn prepared(subject: &Subject, path: &Path) -> Result<Samples<'static>, Diagnose
         return Err(DiagnoseError::Vocabulary { path: path.into(), data, model });
     }
     if let Some(tokenizer) = subject.tokenizer_file() {
-        let own = fs::read(&tokenizer).map_err(io_error("read", &tokenizer))?;
+        let own = hadal_files::read(&tokenizer)?;
         let same = record.kind == TokenizerKind::File
             && blake3::hash(&own).to_hex().as_str() == record.blake3;
         if !same {
@@ -168,7 +169,7 @@ fn text(subject: &Subject, path: &Path) -> Result<Samples<'static>, DiagnoseErro
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes))
-        .map_err(io_error("read", path))?;
+        .map_err(file_error(Action::Read, path))?;
     let whole = (bytes.len() as u64) < MOST_BYTES;
     let text = match std::str::from_utf8(&bytes) {
         Ok(text) => text,

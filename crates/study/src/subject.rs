@@ -1,9 +1,9 @@
 //! What is diagnosed: a run, a model of ours, one of Hugging Face's, or a GGUF file.
 
-use crate::diagnose::{DiagnoseError, io_error};
+use crate::diagnose::DiagnoseError;
+use hadal_files::read_text;
 use hadal_model::{Decoder, Device, ModelConfig, Part, Tokenizer, TokenizerError, load, model_at};
 use hadal_train::{RunConfig, checkpoint_steps, saved_model};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A model and where it comes from.
@@ -27,7 +27,7 @@ impl Subject {
         let name = name.unwrap_or_else(|| path.display().to_string());
         let settings = path.join("config.toml");
         if settings.is_file() {
-            let text = fs::read_to_string(&settings).map_err(io_error("read", &settings))?;
+            let text = read_text(&settings)?;
             let config = RunConfig::parse(&text, &settings.display().to_string())?;
             let (decoder, step) = of_run(path, &config)?;
             return Ok(Self { name, path: path.into(), step, decoder, config: Some(config) });

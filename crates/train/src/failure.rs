@@ -3,9 +3,9 @@
 use super::state::{self, State, StateError};
 use crate::optim::Optimizer;
 use hadal_data::Batch;
+use hadal_files::{create_directory, write_whole};
 use hadal_model::Decoder;
 use serde_json::json;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Writes what is needed to repeat the step that failed: the state before it and the data it saw.
@@ -18,11 +18,7 @@ pub(crate) fn dump(
     problem: &str,
 ) -> Result<PathBuf, StateError> {
     let failures = folder.join("failures");
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |reason| StateError::Io { action: "write", path, reason }
-    };
-    fs::create_dir_all(&failures).map_err(io(&failures))?;
+    create_directory(&failures)?;
     let directory = failures.join(format!("step-{:09}-{}", state.step, state.failures));
     let path = directory.join("failed-step.json");
     if path.exists() {
@@ -45,8 +41,6 @@ pub(crate) fn dump(
         })
         .collect();
     let text = json!({ "problem": problem, "batches": rows }).to_string();
-    let beside = directory.join("failed-step.json.part");
-    fs::write(&beside, text).map_err(io(&beside))?;
-    fs::rename(&beside, &path).map_err(io(&path))?;
+    write_whole(&path, text)?;
     Ok(directory)
 }

@@ -4,9 +4,10 @@
 //! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `outcome.json` and `model/`.
 
 use super::config::{RunConfig, RunConfigError};
+use hadal_files::{Action, FileError, PART, file_error, read_text, remove_directory, write_whole};
 use serde_json::json;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,15 +22,8 @@ pub struct RunFolder {
 #[derive(Debug, thiserror::Error)]
 pub enum RunFolderError {
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// There is a run already.
     #[error(
         "{} already holds a run; go on with `hadal train --resume {}`, or choose another --out",
@@ -58,8 +52,6 @@ pub enum RunFolderError {
 }
 
 const CONFIG: &str = "config.toml";
-/// How the names of directories end that are not whole.
-pub(crate) const UNFINISHED: &str = "part";
 
 impl RunFolder {
     /// A new folder with these settings.
@@ -67,11 +59,12 @@ impl RunFolder {
         if path.join(CONFIG).exists() {
             return Err(RunFolderError::Taken { path: path.into() });
         }
-        fs::create_dir_all(path.join("checkpoints")).map_err(io_error("write", path))?;
+        fs::create_dir_all(path.join("checkpoints")).map_err(file_error(Action::Write, path))?;
         let folder = Self::lock(path)?;
         folder.write("run.json", &format!("{:#}\n", about_this_run()))?;
-        let text = toml::to_string(config)
-            .map_err(|error| io_error("write", &path.join(CONFIG))(io::Error::other(error)))?;
+        let text = toml::to_string(config).map_err(|error| {
+            file_error(Action::Write, &path.join(CONFIG))(io::Error::other(error))
+        })?;
         // Last, because its presence is what makes the folder a run.
         folder.write(CONFIG, &text)?;
         Ok(folder)
@@ -84,17 +77,17 @@ impl RunFolder {
             return Err(RunFolderError::NoRun { path: path.into() });
         }
         let folder = Self::lock(path)?;
-        let text = fs::read_to_string(&file).map_err(io_error("read", &file))?;
+        let text = read_text(&file)?;
         Ok((folder, RunConfig::parse(&text, &file.display().to_string())?))
     }
 
     fn lock(path: &Path) -> Result<Self, RunFolderError> {
         let file = path.join("lock");
-        let lock = File::create(&file).map_err(io_error("write", &file))?;
+        let lock = File::create(&file).map_err(file_error(Action::Write, &file))?;
         match patiently(|| lock.try_lock()) {
             Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(RunFolderError::Busy { path: path.into() }),
-            Err(TryLockError::Error(reason)) => Err(io_error("lock", &file)(reason)),
+            Err(TryLockError::Error(reason)) => Err(file_error(Action::Lock, &file)(reason).into()),
         }
     }
 
@@ -140,9 +133,9 @@ impl RunFolder {
     /// Under another name first: a kill must not leave half a checkpoint under its own.
     fn remove(&self, step: u64) -> Result<(), RunFolderError> {
         let path = self.checkpoint(step);
-        let aside = path.with_extension(UNFINISHED);
-        fs::rename(&path, &aside).map_err(io_error("remove", &path))?;
-        fs::remove_dir_all(&aside).map_err(io_error("remove", &aside))
+        let aside = path.with_extension(PART);
+        fs::rename(&path, &aside).map_err(file_error(Action::Remove, &path))?;
+        Ok(remove_directory(&aside)?)
     }
 
     /// Removes what a killed process left half-written or half-removed.
@@ -150,8 +143,8 @@ impl RunFolder {
         for directory in [self.path.join("checkpoints"), self.path.join("failures")] {
             let Ok(entries) = fs::read_dir(&directory) else { continue };
             for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-                if path.extension().is_some_and(|extension| extension == UNFINISHED) {
-                    fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+                if path.extension().is_some_and(|extension| extension == PART) {
+                    remove_directory(&path)?;
                 }
             }
         }
@@ -159,11 +152,7 @@ impl RunFolder {
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), RunFolderError> {
-        let path = self.path.join(name);
-        let mut file = File::create(&path).map_err(io_error("write", &path))?;
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(io_error("write", &path))
+        Ok(write_whole(&self.path.join(name), text)?)
     }
 }
 
@@ -186,17 +175,12 @@ pub(crate) fn checkpoint_path(run: &Path, step: u64) -> PathBuf {
 /// Steps of which a run has a whole checkpoint, oldest first.
 pub fn checkpoint_steps(run: &Path) -> Result<Vec<u64>, RunFolderError> {
     let directory = run.join("checkpoints");
-    let entries = fs::read_dir(&directory).map_err(io_error("read", &directory))?;
+    let entries = fs::read_dir(&directory).map_err(file_error(Action::Read, &directory))?;
     let mut steps: Vec<u64> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("step-")?.parse().ok())
         .collect();
     steps.sort_unstable();
     Ok(steps)
-}
-
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunFolderError {
-    let path = path.to_owned();
-    move |reason| RunFolderError::Io { action, path, reason }
 }
 
 /// What a later reader needs to repeat the run.

@@ -4,6 +4,7 @@
 //! run was interrupted; so nothing of it is part of the state, and no bit of a run depends on it.
 
 use super::memory::peak_rss_mb;
+use hadal_files::{pretty_json, write_whole};
 use hadal_report::run::{Outcome, Run};
 use hadal_report::statistics::median;
 use std::fs;
@@ -21,7 +22,7 @@ pub(super) fn note_peak(folder: &Path) -> io::Result<f64> {
     let before = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
     let peak = peak_rss_mb().map_or(0.0, |mebibytes| MEBIBYTE * mebibytes);
     let peak = peak.max(before.unwrap_or(0.0));
-    write(&path, &format!("{peak:.1}\n"))?;
+    write_whole(&path, format!("{peak:.1}\n"))?;
     Ok(peak)
 }
 
@@ -40,15 +41,8 @@ pub(super) fn write_outcome(folder: &Path, parameters: u64) -> io::Result<()> {
         peak_rss_mb,
         training_flops: steps.iter().map(|step| step.flops).sum(),
     };
-    let text = serde_json::to_string_pretty(&outcome).map_err(io::Error::other)?;
-    write(&folder.join(OUTCOME), &(text + "\n"))
-}
-
-/// Beside its place first: a kill must not leave half a file.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension("part");
-    fs::write(&beside, text)?;
-    fs::rename(&beside, path)
+    let path = folder.join(OUTCOME);
+    Ok(write_whole(&path, pretty_json(&path, &outcome)? + "\n")?)
 }
 
 #[cfg(test)]

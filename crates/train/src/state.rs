@@ -4,15 +4,14 @@
 //! remembers), `state.json` (counters) and `manifest.json` (blake3 of both). It is written under
 //! another name, flushed and renamed, so a directory with the right name is whole.
 
-use super::folder::UNFINISHED;
 use super::skip::SkipState;
 use crate::optim::Optimizer;
+use hadal_files::{Action, FileError, StagedDirectory, file_error, hash, pretty_json, write_whole};
 use hadal_model::{Decoder, TensorFile, TensorFileError, write_tensors};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) const TENSORS: &str = "state.safetensors";
@@ -46,15 +45,8 @@ pub struct State {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file is not what was written.
     #[error(
         "{} is damaged ({reason}); remove its directory to continue from the checkpoint before it",
@@ -71,11 +63,6 @@ pub enum StateError {
     Tensors(#[from] TensorFileError),
 }
 
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
-    let path = path.to_owned();
-    move |reason| StateError::Io { action, path, reason }
-}
-
 /// Saves a state under `directory`, which must not exist yet.
 pub(crate) fn save(
     state: &State,
@@ -83,50 +70,23 @@ pub(crate) fn save(
     optimizer: &Optimizer,
     directory: &Path,
 ) -> Result<(), StateError> {
-    let staging = directory.with_extension(UNFINISHED);
-    // A killed run may have left one.
-    if staging.exists() {
-        fs::remove_dir_all(&staging).map_err(io_error("remove", &staging))?;
-    }
-    fs::create_dir_all(&staging).map_err(io_error("write", &staging))?;
-    let written = write_all(state, decoder, optimizer, &staging);
-    if written.is_err() {
-        // What failed is what the user must know; on a full disk the space is worth having back.
-        let _ = fs::remove_dir_all(&staging);
-    }
-    written?;
-    fs::rename(&staging, directory).map_err(io_error("rename to", directory))?;
-    if let Some(parent) = directory.parent() {
-        File::open(parent).and_then(|file| file.sync_all()).map_err(io_error("write", parent))?;
-    }
-    Ok(())
-}
-
-fn write_all(
-    state: &State,
-    decoder: &Decoder,
-    optimizer: &Optimizer,
-    staging: &Path,
-) -> Result<(), StateError> {
-    let tensors = staging.join(TENSORS);
+    let staged = StagedDirectory::create(directory)?;
+    let tensors = staged.path().join(TENSORS);
     write_state(decoder, optimizer, &tensors)?;
-    let counters = staging.join(COUNTERS);
+    let counters = staged.path().join(COUNTERS);
     write_json(state, &counters)?;
     let hashes: BTreeMap<&str, String> =
-        BTreeMap::from([(TENSORS, hash(&tensors)?), (COUNTERS, hash(&counters)?)]);
-    write_json(&hashes, &staging.join(MANIFEST))?;
-    File::open(staging).and_then(|file| file.sync_all()).map_err(io_error("write", staging))
+        BTreeMap::from([(TENSORS, hash(&tensors)?.0), (COUNTERS, hash(&counters)?.0)]);
+    write_json(&hashes, &staged.path().join(MANIFEST))?;
+    Ok(staged.finish()?)
 }
 
-fn write_json(value: &impl Serialize, path: &Path) -> Result<(), StateError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| io_error("write", path)(io::Error::other(error)))?;
-    let mut file = File::create(path).map_err(io_error("write", path))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io_error("write", path))
+fn write_json(value: &impl Serialize, path: &Path) -> Result<(), FileError> {
+    write_whole(path, pretty_json(path, value)?)
 }
 
 /// `w.`, `m.` and `v.` in front of a parameter's name: its values and two running means.
-fn write_state(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), StateError> {
+fn write_state(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), FileError> {
     let mut bytes = Vec::new();
     for (name, values) in decoder.parameters() {
         let slot = &optimizer.slots()[&name];
@@ -142,21 +102,13 @@ fn write_state(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<
             safetensors::SafeTensorError::IoError(reason) => reason,
             other => io::Error::other(other),
         };
-        io_error("write", path)(reason)
+        file_error(Action::Write, path)(reason)
     };
     let mut views = Vec::new();
     for (name, shape, le) in &bytes {
         views.push((name, TensorView::new(Dtype::F32, shape.clone(), le).map_err(failed)?));
     }
-    write_tensors(views, None, path).map_err(failed)?;
-    File::open(path).and_then(|file| file.sync_all()).map_err(io_error("write", path))
-}
-
-fn hash(path: &Path) -> Result<String, StateError> {
-    let mut hasher = blake3::Hasher::new();
-    let mut file = File::open(path).map_err(io_error("read", path))?;
-    io::copy(&mut file, &mut hasher).map_err(io_error("read", path))?;
-    Ok(hasher.finalize().to_hex().to_string())
+    write_tensors(views, None, path).map_err(failed)
 }
 
 fn damage(directory: &Path) -> impl Fn(&str, String) -> StateError {
@@ -167,17 +119,17 @@ fn damage(directory: &Path) -> impl Fn(&str, String) -> StateError {
 pub(crate) fn read(directory: &Path) -> Result<State, StateError> {
     let damaged = damage(directory);
     let manifest = directory.join(MANIFEST);
-    let text = fs::read(&manifest).map_err(io_error("read", &manifest))?;
+    let text = hadal_files::read(&manifest)?;
     let hashes: BTreeMap<String, String> =
         serde_json::from_slice(&text).map_err(|error| damaged(MANIFEST, error.to_string()))?;
     for file in [TENSORS, COUNTERS] {
         let expected = hashes.get(file).ok_or_else(|| damaged(MANIFEST, format!("no {file}")))?;
-        if hash(&directory.join(file))? != *expected {
+        if hash(&directory.join(file))?.0 != *expected {
             return Err(damaged(file, "its blake3 is not that of manifest.json".into()));
         }
     }
     let counters = directory.join(COUNTERS);
-    let text = fs::read(&counters).map_err(io_error("read", &counters))?;
+    let text = hadal_files::read(&counters)?;
     serde_json::from_slice(&text).map_err(|error| damaged(COUNTERS, error.to_string()))
 }
 

@@ -97,8 +97,7 @@ impl Trainer {
         state: State,
         folder: RunFolder,
     ) -> Result<Self, TrainError> {
-        let logs = Logs::open(folder.path(), &state.logs)
-            .map_err(|reason| TrainError::Logs { path: folder.path().into(), reason })?;
+        let logs = Logs::open(folder.path(), &state.logs).map_err(unwritten(folder.path()))?;
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let mut decoder = decoder;
         decoder.remember(config.memory.memory());
@@ -294,17 +293,12 @@ impl Trainer {
         if path.exists() {
             return Ok(());
         }
-        let path_of_logs = self.folder.path().to_owned();
-        self.state.logs = self
-            .logs
-            .lengths()
-            .map_err(|reason| TrainError::Logs { path: path_of_logs, reason })?;
+        self.state.logs = self.logs.lengths().map_err(unwritten(self.folder.path()))?;
         state::save(&self.state, &self.decoder, &self.optimizer, &path)?;
         let best = self.state.best.map(|(_, step)| step);
         let kept: Vec<u64> = best.into_iter().chain(self.anchor()?).collect();
         self.folder.prune(self.config.checkpoint.keep, &kept)?;
-        outcome::note_peak(self.folder.path())
-            .map_err(|reason| TrainError::Logs { path: self.folder.path().into(), reason })?;
+        outcome::note_peak(self.folder.path()).map_err(unwritten(self.folder.path()))?;
         self.last_saved = Instant::now();
         observer.saved(self.state.step, &path);
         Ok(())
@@ -314,7 +308,7 @@ impl Trainer {
         let shapes = self.decoder.declared().iter().map(|declared| &declared.shape);
         let parameters = shapes.map(|shape| shape.iter().product::<usize>() as u64).sum();
         outcome::write_outcome(self.folder.path(), parameters)
-            .map_err(|reason| TrainError::Logs { path: self.folder.path().into(), reason })
+            .map_err(unwritten(self.folder.path()))
     }
 
     fn save_model(&self) -> Result<(), TrainError> {
@@ -323,11 +317,8 @@ impl Trainer {
         save(&decoder, &directory)?;
         if let Some(file) = self.feed.tokenizer_file() {
             let copy = directory.join("tokenizer.json");
-            std::fs::copy(file, &copy).map_err(|reason| CheckpointError::Io {
-                action: "write",
-                path: copy,
-                reason,
-            })?;
+            let content = hadal_files::read(file).map_err(CheckpointError::from)?;
+            hadal_files::write_whole(&copy, content).map_err(CheckpointError::from)?;
         }
         Ok(())
     }
@@ -336,8 +327,7 @@ impl Trainer {
         &mut self,
         write: impl FnOnce(&mut Logs) -> io::Result<()>,
     ) -> Result<(), TrainError> {
-        write(&mut self.logs)
-            .map_err(|reason| TrainError::Logs { path: self.folder.path().into(), reason })
+        write(&mut self.logs).map_err(unwritten(self.folder.path()))
     }
 }
 
@@ -352,6 +342,10 @@ fn first_state(config: &RunConfig, feed: &Feed) -> State {
         config: fingerprint(config),
         data: feed.fingerprint(),
     }
+}
+
+fn unwritten(folder: &Path) -> impl FnOnce(io::Error) -> TrainError {
+    |reason| TrainError::Logs { path: folder.into(), reason }
 }
 
 fn due(every: u64, step: u64) -> bool {

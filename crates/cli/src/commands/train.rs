@@ -9,7 +9,7 @@ use hadal_residual::ResidualConfig;
 use hadal_study::diagnose::diagnose_midway;
 use hadal_train::{
     ConfigLayers, DEFAULT_DATA, Evaluation, Finished, Midway, Observer, PRESETS, RunConfig,
-    RunConfigError, StepReport, TrainError, Trainer, estimate, for_depth,
+    RunConfigError, StepReport, Trainer, estimate, for_depth,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -80,7 +80,7 @@ impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let trainer = match &self.resume {
             Some(run) => {
-                let trainer = Trainer::resume(run).map_err(failed)?;
+                let trainer = Trainer::resume(run)?;
                 tell(&format!("resuming {} at step {}", run.display(), trainer.step()))?;
                 trainer
             }
@@ -92,7 +92,7 @@ impl Train {
                 }
                 let out = self.out.clone().unwrap_or_else(|| self.default_out(&config));
                 tell(&format!("{}\n# {} in {}", text.trim_end(), config.residual, out.display()))?;
-                Trainer::create(config, &out).map_err(failed)?
+                Trainer::create(config, &out)?
             }
         };
         let folder = self.resume.clone().or(self.out.clone());
@@ -151,17 +151,6 @@ impl Train {
     }
 }
 
-/// What cannot be started is a usage error; what fails on the way is a failure.
-fn failed(error: TrainError) -> Failure {
-    match error {
-        TrainError::Model(_)
-        | TrainError::Feed(_)
-        | TrainError::Folder(_)
-        | TrainError::OtherModel { .. } => Failure::usage(error),
-        _ => Failure::failed(error),
-    }
-}
-
 fn tell(message: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{message}")
 }
@@ -176,7 +165,7 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
     // A pool that cannot be made is made by rayon itself when it is first needed.
     let _ = start_pool(None);
     let mut progress = Progress::new(&trainer);
-    let finished = in_pool(|| trainer.run(&mut progress, &stop)).map_err(failed)?;
+    let finished = in_pool(|| trainer.run(&mut progress, &stop))?;
     progress.bar.finish_and_clear();
     let run = folder.unwrap_or_else(|| trainer.folder().to_owned());
     match finished {
@@ -313,7 +302,7 @@ impl Observer for Progress {
 }
 
 fn dry_run(config: &RunConfig, text: &str) -> Result<ExitCode, Failure> {
-    let plan = estimate::plan(config).map_err(failed)?;
+    let plan = estimate::plan(config)?;
     let mut out = io::stdout().lock();
     writeln!(out, "{}\n", text.trim_end())?;
     writeln!(out, "policy      {}", config.residual)?;

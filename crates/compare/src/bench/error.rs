@@ -70,3 +70,14 @@ pub enum BenchError {
         reason: serde_json::Error,
     },
 }
+
+impl BenchError {
+    /// Whether what was asked for cannot be built, rather than having gone wrong on the way.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Model(_) => true,
+            Self::Skip(error) => error.is_usage(),
+            _ => false,
+        }
+    }
+}

@@ -106,14 +106,10 @@ pub fn prepare(options: &PrepareOptions, progress: Callback) -> Result<Manifest,
         });
     }
     let encoder = Encoder::load(&options.tokenizer)?;
-    let pool =
-        rayon::ThreadPoolBuilder::new().num_threads(options.threads).build().map_err(|error| {
-            DataError::Io {
-                action: "start threads for",
-                path: options.out.clone(),
-                reason: std::io::Error::other(error),
-            }
-        })?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .build()
+        .map_err(|reason| DataError::Threads { path: options.out.clone(), reason })?;
     let output = Output::open(&options.out)?;
     let found = output.find()?;
     let sources = resolve(&options.inputs, found.sources())?;

@@ -1,10 +1,10 @@
 //! The directory that is written: who may write there, what it already holds, and how it is completed.
 
 use super::reader::Position;
-use crate::durable::{self, is_partial};
 use crate::encoder::{Encoder, TOKENIZER};
-use crate::error::{DataError, io_error};
+use crate::error::DataError;
 use crate::manifest::{Manifest, SourceRecord, read_json, write_json};
+use hadal_files::{Action, file_error, is_part, write_whole};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -62,13 +62,13 @@ impl Output {
     /// Creates the directory if need be, and locks it.
     pub(super) fn open(directory: &Path) -> Result<Self, DataError> {
         let existed = directory.exists();
-        fs::create_dir_all(directory).map_err(io_error("create", directory))?;
+        fs::create_dir_all(directory).map_err(file_error(Action::Create, directory))?;
         let path = directory.join(LOCK);
-        let lock = File::create(&path).map_err(io_error("write", &path))?;
+        let lock = File::create(&path).map_err(file_error(Action::Write, &path))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { directory: directory.into(), existed, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DataError::Busy { path: directory.into() }),
-            Err(TryLockError::Error(error)) => Err(io_error("lock", &path)(error)),
+            Err(TryLockError::Error(error)) => Err(file_error(Action::Lock, &path)(error).into()),
         }
     }
 
@@ -92,11 +92,11 @@ impl Output {
         }
         let entries = fs::read_dir(&self.directory)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(io_error("read", &self.directory))?;
+            .map_err(file_error(Action::Read, &self.directory))?;
         let foreign = entries.iter().any(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            name != LOCK && !is_partial(&name)
+            name != LOCK && !is_part(&name)
         });
         if foreign {
             return Err(DataError::Occupied { path: self.directory.clone() });
@@ -116,15 +116,15 @@ impl Output {
     pub(super) fn begin(&self, state: &State, encoder: &Encoder) -> Result<(), DataError> {
         self.save(state)?;
         if let Some(file) = encoder.file() {
-            let content = fs::read(file).map_err(io_error("read", file))?;
-            durable::write(&self.path(TOKENIZER), &content)?;
+            let content = hadal_files::read(file)?;
+            write_whole(&self.path(TOKENIZER), content)?;
         }
         Ok(())
     }
 
     /// The hash of a file in the directory.
     pub(super) fn hash(&self, name: &str) -> Result<String, DataError> {
-        durable::hash(&self.path(name))
+        Ok(hadal_files::hash(&self.path(name))?.0)
     }
 
     /// Remembers how far the work has come.
@@ -143,7 +143,7 @@ impl Output {
     pub(super) fn tidy(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            if name == PROGRESS || is_partial(&name.to_string_lossy()) {
+            if name == PROGRESS || is_part(&name.to_string_lossy()) {
                 let _ = fs::remove_file(entry.path());
             }
         }

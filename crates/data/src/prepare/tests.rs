@@ -172,7 +172,7 @@ fn other_settings_or_sources_are_refused() {
             change(options);
         });
         let error = error.unwrap_err();
-        assert!(matches!(error, DataError::Different { .. }) && error.is_misuse(), "{error}");
+        assert!(matches!(error, DataError::Different { .. }) && error.is_usage(), "{error}");
         assert!(error.to_string().contains(said), "{error}");
     };
     let mut options = workshop.options();
@@ -224,7 +224,7 @@ fn inputs_without_text_are_refused_and_leave_nothing_behind() {
     for (name, said) in [("in/c.csv", "not a kind of file"), ("in/missing.txt", "does not exist")] {
         let input = workshop.path(name);
         let error = workshop.prepare(|options| options.inputs = vec![input]).unwrap_err();
-        assert!(error.to_string().contains(said) && error.is_misuse(), "{error}");
+        assert!(error.to_string().contains(said) && error.is_usage(), "{error}");
     }
     assert!(!workshop.out().exists());
 }

@@ -3,9 +3,9 @@
 use super::Kind;
 use hadal_data::DataError;
 use hadal_data::FeedError;
+use hadal_files::FileError;
 use hadal_model::{CheckpointError, ConfigError, PassError, TokenizerError};
 use hadal_train::{RunConfigError, TrainError};
-use std::io;
 use std::path::PathBuf;
 
 /// Why there is no diagnosis.
@@ -98,15 +98,8 @@ pub enum DiagnoseError {
         name: String,
     },
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The settings of the run cannot be read.
     #[error(transparent)]
     Settings(#[from] RunConfigError),
@@ -138,16 +131,8 @@ impl DiagnoseError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Training(error) => error.is_usage(),
-            Self::NotFinite { .. } | Self::Io { .. } | Self::Checkpoint(_) | Self::Pass(_) => false,
+            Self::NotFinite { .. } | Self::File(_) | Self::Checkpoint(_) | Self::Pass(_) => false,
             _ => true,
         }
     }
-}
-
-pub(crate) fn io_error(
-    action: &'static str,
-    path: &std::path::Path,
-) -> impl FnOnce(io::Error) -> DiagnoseError {
-    let path = path.to_owned();
-    move |reason| DiagnoseError::Io { action, path, reason }
 }

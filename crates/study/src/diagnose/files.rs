@@ -1,12 +1,12 @@
 //! A diagnosis as files: each figure as JSON, CSV, SVG and PNG, and `about/summary.json`.
 
 use super::Summary;
-use super::error::{DiagnoseError, io_error};
+use super::error::DiagnoseError;
+use hadal_files::{Action, create_directory, file_error, pretty_json, write_whole};
 use hadal_report::figure::picture::PictureError;
 use hadal_report::figure::plotly::Shared;
 use hadal_report::figure::{Figure, drawable, picture, table};
 use serde::Serialize;
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub fn write(
 ) -> Result<(), DiagnoseError> {
     // Apart from the figures: whoever reads those takes every JSON file for one.
     let about = directory.join("about");
-    fs::create_dir_all(&about).map_err(io_error("write", &about))?;
+    create_directory(&about)?;
     write_figures(directory, figures)?;
     match summaries {
         [one] => json(&about.join("summary.json"), one),
@@ -31,13 +31,13 @@ pub(crate) fn write_figures(directory: &Path, figures: &[Figure]) -> Result<(), 
     for figure in figures {
         let beside = |extension: &str| directory.join(format!("{}.{extension}", figure.name));
         json(&beside("json"), figure)?;
-        whole(&beside("csv"), table::csv(figure).as_bytes())?;
+        write_whole(&beside("csv"), table::csv(figure))?;
         // What has nothing to draw is still worth its data.
         if drawable(figure).is_some() {
             let svg = picture::svg(figure, Shared::default()).map_err(undrawn(&beside("svg")))?;
-            whole(&beside("svg"), svg.as_bytes())?;
+            write_whole(&beside("svg"), svg)?;
             let png = picture::png(figure, Shared::default()).map_err(undrawn(&beside("png")))?;
-            whole(&beside("png"), &png)?;
+            write_whole(&beside("png"), png)?;
         }
     }
     Ok(())
@@ -45,20 +45,9 @@ pub(crate) fn write_figures(directory: &Path, figures: &[Figure]) -> Result<(), 
 
 fn undrawn(path: &Path) -> impl FnOnce(PictureError) -> DiagnoseError {
     let path = path.to_owned();
-    move |error| io_error("draw", &path)(io::Error::other(error))
+    move |error| file_error(Action::Draw, &path)(io::Error::other(error)).into()
 }
 
 pub(crate) fn json(path: &Path, value: &impl Serialize) -> Result<(), DiagnoseError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| io_error("write", path)(io::Error::other(error)))?;
-    whole(path, text.as_bytes())
-}
-
-/// Puts a file in its place when all of it is written.
-pub(crate) fn whole(path: &Path, content: &[u8]) -> Result<(), DiagnoseError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".part");
-    let beside = path.with_file_name(name);
-    fs::write(&beside, content).map_err(io_error("write", &beside))?;
-    fs::rename(&beside, path).map_err(io_error("write", path))
+    Ok(write_whole(path, pretty_json(path, value)?)?)
 }

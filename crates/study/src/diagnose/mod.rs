@@ -29,9 +29,8 @@ mod writes;
 mod xiong;
 
 pub use error::DiagnoseError;
-pub(crate) use error::io_error;
 pub use files::write;
-pub(crate) use files::{json, whole, write_figures};
+pub(crate) use files::{json, write_figures};
 pub use kind::Kind;
 pub use overlay::overlay;
 pub use summary::{

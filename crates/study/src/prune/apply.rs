@@ -1,11 +1,12 @@
 //! The cut itself: a new directory beside the old one, and a record of what was done.
 
-use super::error::{PruneError, io_error};
+use super::error::PruneError;
 use super::file::{CONFIG, FileHash, INDEX, Source, SourceKind, hash, weight_files, write_json};
 use super::map::Renumbering;
 use super::plan::Plan;
 use super::scores::Scores;
 use super::{gguf, hugging_face, own};
+use hadal_files::{Action, StagedDirectory, file_error};
 use hadal_model::{Part, read_config};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -69,48 +70,32 @@ pub fn apply(
         SourceKind::Hadal => read_config(&source.path)?.n_layers,
     };
     let map = Renumbering::new(blocks, remove)?;
-    let staging = staging(out)?;
-    let written = write(&source, &map, &staging).and_then(|(exact, not_copied)| {
-        let removed = Part::of_sites(&Part::all_sites(remove));
-        let redo = format!(
-            "hadal prune apply {} --blocks {} --out {}",
-            quoted(&source.path),
-            Part::list(&removed),
-            quoted(out)
-        );
-        let manifest = Manifest {
-            blocks,
-            removed,
-            kept: map.kept().to_vec(),
-            silenced: map.silent().to_vec(),
-            exact,
-            scores: plan.map(|plan| plan.scores.clone()),
-            files: hashes(&staging)?,
-            not_copied,
-            command: command.into(),
-            redo,
-            undo: format!("rm -r {}   # {} is untouched", quoted(out), quoted(&source.path)),
-            source,
-        };
-        write_json(&staging.join(MANIFEST), &manifest)?;
-        fs::rename(&staging, out).map_err(io_error("write", out))?;
-        Ok(manifest)
-    });
-    if written.is_err() {
-        // The first failure is what the user must know; leftovers are only untidy.
-        let _ = fs::remove_dir_all(&staging);
-    }
-    written
-}
-
-/// A directory beside the place of the result, so that a reader sees all of it or nothing.
-fn staging(out: &Path) -> Result<PathBuf, PruneError> {
-    let place = std::path::absolute(out).map_err(io_error("write", out))?;
-    let mut name = place.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new-{}", std::process::id()));
-    let staging = place.with_file_name(name);
-    fs::create_dir_all(&staging).map_err(io_error("create", &staging))?;
-    Ok(staging)
+    let staged = StagedDirectory::create(out)?;
+    let (exact, not_copied) = write(&source, &map, staged.path())?;
+    let removed = Part::of_sites(&Part::all_sites(remove));
+    let redo = format!(
+        "hadal prune apply {} --blocks {} --out {}",
+        quoted(&source.path),
+        Part::list(&removed),
+        quoted(out)
+    );
+    let manifest = Manifest {
+        blocks,
+        removed,
+        kept: map.kept().to_vec(),
+        silenced: map.silent().to_vec(),
+        exact,
+        scores: plan.map(|plan| plan.scores.clone()),
+        files: hashes(staged.path())?,
+        not_copied,
+        command: command.into(),
+        redo,
+        undo: format!("rm -r {}   # {} is untouched", quoted(out), quoted(&source.path)),
+        source,
+    };
+    write_json(&staged.path().join(MANIFEST), &manifest)?;
+    staged.finish()?;
+    Ok(manifest)
 }
 
 /// Writes everything but the record. Returns whether it is exact, and what was not copied.
@@ -140,8 +125,8 @@ fn write(
 fn copy_rest(directory: &Path, staging: &Path) -> Result<Vec<String>, PruneError> {
     let cut = weight_files(directory)?;
     let mut not_copied = Vec::new();
-    for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {
-        let path = entry.map_err(io_error("read", directory))?.path();
+    for entry in fs::read_dir(directory).map_err(file_error(Action::Read, directory))? {
+        let path = entry.map_err(file_error(Action::Read, directory))?.path();
         let Some(name) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else {
             continue;
         };
@@ -158,14 +143,14 @@ fn copy_rest(directory: &Path, staging: &Path) -> Result<Vec<String>, PruneError
             continue;
         }
         let to = staging.join(&name);
-        fs::copy(&path, &to).map_err(io_error("write", &to))?;
+        fs::copy(&path, &to).map_err(file_error(Action::Write, &to))?;
     }
     not_copied.sort();
     Ok(not_copied)
 }
 
 fn hashes(directory: &Path) -> Result<Vec<FileHash>, PruneError> {
-    let entries = fs::read_dir(directory).map_err(io_error("read", directory))?;
+    let entries = fs::read_dir(directory).map_err(file_error(Action::Read, directory))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths.iter().map(|path| hash(path)).collect()

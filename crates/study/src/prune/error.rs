@@ -1,12 +1,12 @@
 //! Why nothing was measured or cut.
 
 use crate::diagnose::DiagnoseError;
+use hadal_files::FileError;
 use hadal_gguf::{GgufError, WriteError};
 use hadal_model::{
     CheckpointError, ConfigError, GenerateError, Part, PassError, SamplingError, TokenizerError,
 };
 use safetensors::SafeTensorError;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why nothing was measured or cut.
@@ -107,15 +107,8 @@ pub enum PruneError {
         since: &'static str,
     },
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file is not what its name says.
     #[error("{} cannot be read: {reason}", path.display())]
     Malformed {
@@ -181,11 +174,6 @@ impl PruneError {
             _ => false,
         }
     }
-}
-
-pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PruneError {
-    let path = path.to_owned();
-    move |reason| PruneError::Io { action, path, reason }
 }
 
 pub(super) fn unfit(path: &Path, reason: impl Into<String>) -> PruneError {

@@ -1,13 +1,13 @@
 //! A plan as figures and files.
 
-use super::error::{PruneError, io_error};
+use super::error::PruneError;
 use super::plan::Plan;
 use super::scores::PartScore;
-use crate::diagnose::{whole, write_figures};
+use crate::diagnose::write_figures;
+use hadal_files::{create_directory, write_whole};
 use hadal_model::Part;
 use hadal_report::figure::{Axis, Figure, Line, Marks};
 use hadal_report::page;
-use std::fs;
 use std::path::Path;
 
 /// What a plan looks like: what every part is worth, and what each further cut costs.
@@ -84,10 +84,10 @@ pub fn figures(plan: &Plan) -> Vec<Figure> {
 /// Writes the figures as JSON, CSV, SVG and PNG, and all of them as `plan.html`.
 pub fn write_plan_figures(directory: &Path, plan: &Plan) -> Result<(), PruneError> {
     let figures = figures(plan);
-    fs::create_dir_all(directory).map_err(io_error("write", directory))?;
+    create_directory(directory)?;
     write_figures(directory, &figures)?;
     let name = plan.source.path.file_name().unwrap_or(plan.source.path.as_os_str());
     let title = format!("Cutting {}", name.to_string_lossy());
-    whole(&directory.join("plan.html"), page::figures(&title, &figures).as_bytes())?;
+    write_whole(&directory.join("plan.html"), page::figures(&title, &figures))?;
     Ok(())
 }

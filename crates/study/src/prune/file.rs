@@ -1,9 +1,10 @@
 //! The files of a model, what they are and what is in them.
 
-use super::error::{PruneError, io_error, unfit};
+use super::error::{PruneError, unfit};
+use hadal_files::{Action, file_error, pretty_json, write_whole};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 pub(super) const CONFIG: &str = "config.json";
@@ -139,26 +140,22 @@ pub(super) fn weight_files(directory: &Path) -> Result<Vec<String>, PruneError> 
 pub(super) fn read_json(path: &Path) -> Result<Value, PruneError> {
     /// The index of the largest model is a few megabytes long.
     const LONGEST: u64 = 64 << 20;
-    let length = fs::metadata(path).map_err(io_error("read", path))?.len();
+    let length = fs::metadata(path).map_err(file_error(Action::Read, path))?.len();
     if length > LONGEST {
         return Err(unfit(path, "this file is too long to be JSON of a model"));
     }
-    let text = fs::read(path).map_err(io_error("read", path))?;
+    let text = hadal_files::read(path)?;
     serde_json::from_slice(&text)
         .map_err(|error| PruneError::Malformed { path: path.into(), reason: error.to_string() })
 }
 
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), PruneError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| PruneError::Malformed { path: path.into(), reason: error.to_string() })?;
-    fs::write(path, text + "\n").map_err(io_error("write", path))
+    Ok(write_whole(path, pretty_json(path, value)? + "\n")?)
 }
 
 /// The name, length and blake3 of a file.
 pub(super) fn hash(path: &Path) -> Result<FileHash, PruneError> {
-    let mut hasher = blake3::Hasher::new();
-    let mut file = File::open(path).map_err(io_error("read", path))?;
-    let bytes = std::io::copy(&mut file, &mut hasher).map_err(io_error("read", path))?;
+    let (blake3, bytes) = hadal_files::hash(path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(FileHash { name, bytes, blake3: hasher.finalize().to_hex().to_string() })
+    Ok(FileHash { name, bytes, blake3 })
 }

@@ -1,7 +1,7 @@
 //! A plan: what should go, why, and what that was measured to cost. Nothing is written but the plan.
 
 use super::choose::{Options, choose};
-use super::error::{PruneError, io_error};
+use super::error::PruneError;
 use super::file::Source;
 use super::measure::{Cost, measure, passes};
 use super::scores::{Scores, cuts, score};
@@ -231,7 +231,7 @@ pub(super) fn kept(blocks: usize, remove: &[Part]) -> Vec<usize> {
 /// Reads a plan.
 pub fn read_plan(path: &Path) -> Result<Plan, PruneError> {
     let malformed = |reason: String| PruneError::Malformed { path: path.into(), reason };
-    let text = std::fs::read(path).map_err(io_error("read", path))?;
+    let text = hadal_files::read(path)?;
     let plan: Plan = serde_json::from_slice(&text)
         .map_err(|error| malformed(format!("this is not a plan of `hadal prune plan`: {error}")))?;
     match plan.format {

@@ -1,6 +1,7 @@
 //! Copying `.safetensors` tensor by tensor: bytes are moved from a mapped file to a new one and never held.
 
-use super::error::{PruneError, io_error};
+use super::error::PruneError;
+use hadal_files::{Action, file_error};
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -31,10 +32,10 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self, PruneError> {
-        let file = File::open(path).map_err(io_error("read", path))?;
+        let file = File::open(path).map_err(file_error(Action::Read, path))?;
         // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
         // kernel stops us.
-        let map = unsafe { Mmap::map(&file) }.map_err(io_error("read", path))?;
+        let map = unsafe { Mmap::map(&file) }.map_err(file_error(Action::Read, path))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|reason| PruneError::Tensors { path: path.into(), reason })?;
         Ok(Self { path: path.into(), data: header + size_of::<u64>(), map, metadata })
@@ -80,7 +81,7 @@ impl Shard {
         if copied.is_empty() {
             return Ok(Vec::new());
         }
-        self.write(to, &header, &copied).map_err(io_error("write", to))?;
+        self.write(to, &header, &copied).map_err(file_error(Action::Write, to))?;
         Ok(copied.into_iter().map(|(name, _, length, _)| (name, length as u64)).collect())
     }
 
@@ -107,7 +108,7 @@ impl Shard {
             })?;
             out.write_all(bytes)?;
         }
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+        out.flush()
     }
 }
 

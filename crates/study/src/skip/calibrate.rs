@@ -15,6 +15,7 @@ use super::{Options, Progress, checked};
 use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
+use hadal_files::write_whole;
 use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save};
 use hadal_residual::{Site, SkippedKeys, Skipping};
 use std::fs;
@@ -173,11 +174,7 @@ impl Calibrated {
         save(&self.decoder, out)?;
         if let Some(from) = &self.tokenizer {
             let to = out.join("tokenizer.json");
-            fs::copy(from, &to).map_err(|reason| SkipError::Io {
-                action: "write",
-                path: to,
-                reason,
-            })?;
+            write_whole(&to, hadal_files::read(from)?)?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Why there are no thresholds.
 
 use crate::diagnose::DiagnoseError;
+use hadal_files::FileError;
 use hadal_model::{CheckpointError, ConfigError, PassError};
-use std::io;
 use std::path::PathBuf;
 
 /// Why there are no thresholds.
@@ -59,15 +59,8 @@ pub enum SkipError {
         path: PathBuf,
     },
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The model or the data cannot be used.
     #[error(transparent)]
     Diagnose(#[from] DiagnoseError),
@@ -87,7 +80,7 @@ impl SkipError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Diagnose(error) => error.is_usage(),
-            Self::NotFinite { .. } | Self::Io { .. } | Self::Pass(_) | Self::Checkpoint(_) => false,
+            Self::NotFinite { .. } | Self::File(_) | Self::Pass(_) | Self::Checkpoint(_) => false,
             _ => true,
         }
     }

@@ -2,10 +2,10 @@
 
 use super::error::SkipError;
 use super::sweep::{Point, Sweep};
-use crate::diagnose::{json, whole, write_figures};
+use crate::diagnose::{json, write_figures};
+use hadal_files::{create_directory, write_whole};
 use hadal_report::figure::{Axis, Figure, Line, Marks};
 use hadal_report::page;
-use std::fs;
 use std::path::Path;
 
 /// What a sweep looks like: loss and accuracy against FLOPs, speed against what was promised, and who skips.
@@ -79,13 +79,9 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
 pub fn write(directory: &Path, sweep: &Sweep, figures: &[Figure]) -> Result<(), SkipError> {
     // Apart from the figures: whoever reads those takes every JSON file for one.
     let about = directory.join("about");
-    fs::create_dir_all(&about).map_err(|reason| SkipError::Io {
-        action: "write",
-        path: about.clone(),
-        reason,
-    })?;
+    create_directory(&about)?;
     write_figures(directory, figures)?;
     let title = format!("Skipping: {}", sweep.name);
-    whole(&directory.join("sweep.html"), page::figures(&title, figures).as_bytes())?;
+    write_whole(&directory.join("sweep.html"), page::figures(&title, figures))?;
     Ok(json(&about.join("sweep.json"), sweep)?)
 }

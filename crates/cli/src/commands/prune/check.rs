@@ -1,6 +1,6 @@
 //! `hadal prune check`: whether a cut is what was promised.
 
-use super::{bar, failed};
+use super::bar;
 use crate::failure::Failure;
 use crate::output::{grouped, print_json};
 use clap::Args;
@@ -51,7 +51,7 @@ impl CheckCommand {
             check(&self.pruned, &self.original, self.data.as_deref(), batches, &mut progress)
         });
         bar.finish_and_clear();
-        let found = found.map_err(failed)?;
+        let found = found?;
         match self.json {
             true => print_json(&json!(found))?,
             false => show_check(&found, &mut io::stdout().lock())?,
