@@ -254,7 +254,7 @@ def peak_rss_mb():
 
 
 def serve(training):
-    """The protocol of crates/lab/src/bench/protocol.rs."""
+    """The protocol of crates/compare/src/bench/protocol.rs."""
 
     def say(answer):
         print(json.dumps(answer), flush=True)

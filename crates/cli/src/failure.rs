@@ -1,5 +1,15 @@
 //! How things go wrong on a command line: one message on stderr and an exit code.
 
+use hadal_compare::CompareError;
+use hadal_compare::bench::BenchError;
+use hadal_data::DataError;
+use hadal_model::ExportError;
+use hadal_report::page::ReportError;
+use hadal_serve::ServeError;
+use hadal_study::diagnose::DiagnoseError;
+use hadal_study::prune::PruneError;
+use hadal_study::skip::SkipError;
+use hadal_train::TrainError;
 use std::io::{self, IsTerminal, Write};
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
@@ -40,6 +50,42 @@ impl Failure {
         // There is no one left to tell if stderr is gone.
         let _ = writeln!(io::stderr(), "{red}error{plain}: {}", self.message);
         ExitCode::from(self.code)
+    }
+}
+
+/// An error that knows whose it is to mend.
+pub(crate) trait Blame: ToString {
+    /// Whether what was typed makes no sense or names what cannot be used, rather than having gone wrong on the way.
+    fn is_usage(&self) -> bool;
+}
+
+macro_rules! blame {
+    ($($error:ty),* $(,)?) => {
+        $(impl Blame for $error {
+            fn is_usage(&self) -> bool {
+                <$error>::is_usage(self)
+            }
+        })*
+    };
+}
+
+blame! {
+    BenchError,
+    CompareError,
+    DataError,
+    DiagnoseError,
+    ExportError,
+    PruneError,
+    ReportError,
+    ServeError,
+    SkipError,
+    TrainError,
+}
+
+/// The one place that turns errors into exit codes.
+impl<E: Blame> From<E> for Failure {
+    fn from(error: E) -> Self {
+        if error.is_usage() { Self::usage(error) } else { Self::failed(error) }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Reading a model's shape from whatever file describes one.
 
 use crate::failure::Failure;
-use hadal_lab::bench::Shape;
-use hadal_lab::train::ModelSection;
+use hadal_compare::bench::Shape;
 use hadal_model::{ModelConfig, read_config};
 use hadal_residual::ResidualConfig;
+use hadal_train::ModelSection;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;

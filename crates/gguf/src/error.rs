@@ -5,8 +5,8 @@ use crate::dequantise::readable;
 use crate::metadata::MetadataError;
 use crate::tensor::MAX_RANK;
 use crate::types::{TensorType, listed};
+use hadal_files::FileError;
 use std::fmt;
-use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -14,13 +14,8 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     /// The file cannot be opened.
-    #[error("cannot read {}: {reason}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file begins with something else.
     #[error("{} is not a GGUF file: it does not begin with `GGUF`", path.display())]
     NotGguf {

@@ -4,6 +4,7 @@ use crate::error::GgufError;
 use crate::header::Header;
 use crate::metadata::{FromValue, Metadata, MetadataError};
 use crate::tensor::{Tensor, TensorInfo};
+use hadal_files::{Action, file_error};
 use memmap2::Mmap;
 use std::fs::File;
 use std::io;
@@ -35,10 +36,10 @@ impl Contents {
 impl Gguf {
     /// Maps a file into memory and checks all it says about itself against its length.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        let io = |reason| GgufError::Io { path: path.into(), reason };
-        let file = File::open(path).map_err(io)?;
-        if file.metadata().map_err(io)?.is_dir() {
-            return Err(io(io::Error::from(io::ErrorKind::IsADirectory)));
+        let io = file_error(Action::Read, path);
+        let file = File::open(path).map_err(&io)?;
+        if file.metadata().map_err(&io)?.is_dir() {
+            return Err(io(io::Error::from(io::ErrorKind::IsADirectory)).into());
         }
         // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
         // kernel stops us; our own writer does not, it writes beside and renames.

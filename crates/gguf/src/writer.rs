@@ -8,9 +8,9 @@ use crate::tensor::TensorInfo;
 use crate::types::{TensorType, listed};
 use crate::value::Value;
 use crate::{ALIGNMENT_KEY, MAGIC, MAX_DEPTH, VERSION, encode};
+use hadal_files::{Action, FileError, WholeFile, file_error};
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// How many elements are encoded before they are written: whole blocks, and not all of a tensor.
@@ -22,13 +22,8 @@ const MAX_NAME: usize = 63;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The system refused.
-    #[error("cannot write {}: {reason}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// What is to be written makes no file that can be read.
     #[error("cannot write {}: {place} {fault}", path.display())]
     Malformed {
@@ -139,15 +134,13 @@ fn named(tensor: &Option<String>) -> String {
 #[derive(Debug)]
 pub struct Writer {
     place: PathBuf,
-    beside: PathBuf,
-    file: BufWriter<File>,
+    file: WholeFile,
     alignment: usize,
     tensors: Vec<TensorInfo>,
     /// The tensor that is being written, and how many of its bytes are.
     current: usize,
     written: usize,
     encoded: Vec<u8>,
-    finished: bool,
 }
 
 impl Writer {
@@ -157,31 +150,26 @@ impl Writer {
         metadata: &Metadata,
         tensors: Vec<TensorInfo>,
     ) -> Result<Self, WriteError> {
-        let io = |reason| WriteError::Io { path: path.into(), reason };
+        let io = file_error(Action::Write, path);
         let malformed = |(place, fault)| WriteError::Malformed { path: path.into(), place, fault };
         let (header, alignment) = header(metadata, &tensors).map_err(malformed)?;
         // A link stays one, and what it points to is replaced.
         let place = if path.exists() {
-            path.canonicalize().map_err(io)?
+            path.canonicalize().map_err(&io)?
         } else {
-            std::path::absolute(path).map_err(io)?
+            std::path::absolute(path).map_err(&io)?
         };
         if place.is_dir() {
-            return Err(io(io::ErrorKind::IsADirectory.into()));
+            return Err(io(io::ErrorKind::IsADirectory.into()).into());
         }
-        let beside = beside(&place);
-        let file = File::create(&beside)
-            .map_err(|reason| WriteError::Io { path: beside.clone(), reason })?;
         let mut writer = Self {
+            file: WholeFile::create(&place)?,
             place,
-            beside,
-            file: BufWriter::with_capacity(1 << 20, file),
             alignment,
             tensors,
             current: 0,
             written: 0,
             encoded: Vec::new(),
-            finished: false,
         };
         writer.put(&header)?;
         writer.pad(header.len())?;
@@ -229,7 +217,7 @@ impl Writer {
     }
 
     /// Waits for the disk and gives the file its name.
-    pub fn finish(mut self) -> Result<(), WriteError> {
+    pub fn finish(self) -> Result<(), WriteError> {
         if let Some(info) = self.tensors.get(self.current) {
             return Err(WriteError::Incomplete {
                 path: self.place.clone(),
@@ -237,19 +225,7 @@ impl Writer {
                 left: info.byte_length() - self.written,
             });
         }
-        let flushed = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
-        flushed.map_err(|reason| WriteError::Io { path: self.beside.clone(), reason })?;
-        self.put_in_place().map_err(|reason| WriteError::Io { path: self.place.clone(), reason })
-    }
-
-    fn put_in_place(&mut self) -> io::Result<()> {
-        fs::rename(&self.beside, &self.place)?;
-        self.finished = true;
-        // Where directories cannot be opened the system looks after them itself.
-        match self.place.parent() {
-            Some(directory) if cfg!(unix) => File::open(directory)?.sync_all(),
-            _ => Ok(()),
-        }
+        Ok(self.file.finish()?)
     }
 
     fn current(&self, name: &str) -> Result<&TensorInfo, WriteError> {
@@ -300,30 +276,13 @@ impl Writer {
     fn pad(&mut self, length: usize) -> Result<(), WriteError> {
         let missing = padding(length, self.alignment);
         io::copy(&mut io::repeat(0).take(missing as u64), &mut self.file)
-            .map(drop)
-            .map_err(|reason| WriteError::Io { path: self.beside.clone(), reason })
+            .map_err(file_error(Action::Write, &self.place))?;
+        Ok(())
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        let written = self.file.write_all(bytes);
-        written.map_err(|reason| WriteError::Io { path: self.beside.clone(), reason })
+        Ok(self.file.put(bytes)?)
     }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if !self.finished {
-            // On a full disk the space is wanted back; nobody would miss the file.
-            let _ = fs::remove_file(&self.beside);
-        }
-    }
-}
-
-/// Its own name for each process, so that two that write the same file do not mix.
-fn beside(place: &Path) -> PathBuf {
-    let mut name = place.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new-{}", std::process::id()));
-    place.with_file_name(name)
 }
 
 fn padding(length: usize, alignment: usize) -> usize {

@@ -1,17 +1,17 @@
 //! A model of any kind that is read as a directory of ours, without ever being in memory as a whole.
 
-use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS, clear, sibling};
+use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS};
 use crate::config::ModelConfig;
 use crate::model_files::{
     CHAT_TEMPLATE, GENERATION, ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at,
 };
 use crate::streamed::{Interrupted, Streamed, write_streamed};
 use crate::tensor_file::TensorFileError;
-use crate::tokenizer::tokenizer_of_gguf;
+use hadal_files::{Action, StagedDirectory, file_error, write_whole};
+use hadal_tokenizer::tokenizer_of_gguf;
 use safetensors::SafeTensorError;
 use serde_json::{Value, json};
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::path::Path;
 
 /// What was written.
@@ -34,27 +34,13 @@ pub fn convert(
     out: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, CheckpointError> {
-    let failed = |reason| CheckpointError::Io { action: "write", path: out.into(), reason };
     if out.exists() {
         return Err(CheckpointError::Exists { path: out.into() });
     }
-    let place = std::path::absolute(out).map_err(failed)?;
-    let staging = sibling(&place, "new");
-    let written = clear(&staging).and_then(|()| write_model(source, &staging, progress)).and_then(
-        |converted| {
-            fs::rename(&staging, &place).map_err(|reason| CheckpointError::Io {
-                action: "rename to",
-                path: out.into(),
-                reason,
-            })?;
-            Ok(converted)
-        },
-    );
-    if written.is_err() {
-        // The first failure is what the user must know; leftovers are only untidy.
-        let _ = clear(&staging);
-    }
-    written
+    let staged = StagedDirectory::create(out)?;
+    let converted = write_model(source, staged.path(), progress)?;
+    staged.finish()?;
+    Ok(converted)
 }
 
 fn write_model(
@@ -67,7 +53,6 @@ fn write_model(
     let places = files.places()?;
     let ModelFiles { config, begin, ends, weights } = files;
 
-    fs::create_dir_all(staging).map_err(io_error("write", staging))?;
     write_json(&staging.join(CONFIG), &json!(config))?;
     if begin.is_some() || !ends.is_empty() {
         let tokens = json!({"bos_token_id": begin, "eos_token_id": ends});
@@ -77,7 +62,7 @@ fn write_model(
     let template = chat_template(source)?;
     if let Some(text) = &template {
         let path = staging.join(CHAT_TEMPLATE);
-        fs::write(&path, text).map_err(io_error("write", &path))?;
+        write_whole(&path, text)?;
     }
 
     let streamed = |Place { ours, stored, shape }: &Place| Streamed {
@@ -93,25 +78,18 @@ fn write_model(
         Interrupted::Read(problem) => {
             CheckpointError::Mismatch { path: weights.path().into(), problems: vec![problem] }
         }
-        Interrupted::Write(SafeTensorError::IoError(reason)) => io_error("write", &path)(reason),
+        Interrupted::Write(SafeTensorError::IoError(reason)) => {
+            file_error(Action::Write, &path)(reason).into()
+        }
         Interrupted::Write(reason) => {
             TensorFileError::Malformed { path: path.clone(), reason }.into()
         }
     })?;
-    for path in [path.as_path(), staging] {
-        File::open(path).and_then(|file| file.sync_all()).map_err(io_error("write", path))?;
-    }
     Ok(Converted { config, stored_bytes, tokenizer, chat_template: template.is_some() })
 }
 
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
-    let path = path.to_owned();
-    move |reason| CheckpointError::Io { action, path, reason }
-}
-
 fn write_json(path: &Path, value: &Value) -> Result<(), CheckpointError> {
-    let text = format!("{value:#}\n");
-    fs::write(path, text).map_err(io_error("write", path))
+    Ok(write_whole(path, format!("{value:#}\n"))?)
 }
 
 /// Copies or makes the tokenizer, and says whether there is one.
@@ -119,7 +97,7 @@ fn write_tokenizer(source: &Path, staging: &Path) -> Result<bool, CheckpointErro
     let target = staging.join(TOKENIZER);
     if is_gguf(source) {
         let Some(json) = tokenizer_of_gguf(source)? else { return Ok(false) };
-        fs::write(&target, json.to_string()).map_err(io_error("write", &target))?;
+        write_whole(&target, json.to_string())?;
         return Ok(true);
     }
     copy(&source.join(TOKENIZER), &target)
@@ -129,6 +107,6 @@ fn copy(from: &Path, to: &Path) -> Result<bool, CheckpointError> {
     if !from.exists() {
         return Ok(false);
     }
-    fs::copy(from, to).map_err(io_error("copy", from))?;
+    fs::copy(from, to).map_err(file_error(Action::Copy, from))?;
     Ok(true)
 }

@@ -14,7 +14,6 @@ mod decoder;
 mod device;
 mod export;
 mod generate;
-mod guard;
 mod import;
 mod layers;
 mod loss;
@@ -31,7 +30,6 @@ mod streamed;
 mod tally;
 mod tensor_file;
 mod token_decoder;
-mod tokenizer;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
@@ -43,9 +41,8 @@ pub use decoder::Decoder;
 pub use device::{DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
-pub use guard::{guarded, is_guarded};
+pub use hadal_tokenizer::{TextStream, Tokenizer, TokenizerError, guarded, is_guarded, model_at};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
-pub use model_files::model_at;
 pub use part::{Part, PartError};
 pub use pass::{Pass, PassError, Tokens, Variant};
 pub use recording::Recording;
@@ -54,7 +51,6 @@ pub use sampling::{Sampler, Sampling, SamplingError};
 pub use session::Session;
 pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError, write_tensors};
-pub use tokenizer::{TextStream, Tokenizer, TokenizerError};
 
 /// The README's example must compile.
 #[cfg(doctest)]

@@ -1,7 +1,7 @@
 //! Cross-entropy, the loss of a language model.
 
 use crate::pass::Tokens;
-use burn::tensor::{Tensor, TensorData, activation::log_softmax};
+use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
 
 /// Mean over all positions of `-ln p(target)`.
 ///
@@ -43,7 +43,10 @@ pub(crate) fn shares(positions: usize, scored: &[bool]) -> Vec<f32> {
 /// - `targets`: B rows of T tokens
 /// - output: `[B, T, 1]`
 pub fn negative_log_likelihood(logits: Tensor<3>, targets: &Tokens) -> Tensor<3> {
-    let targets = targets.tensor(&logits.device()).unsqueeze_dim(2);
+    let ids: Vec<i64> = targets.ids().iter().map(|&id| i64::from(id)).collect();
+    let shape = [targets.batch(), targets.time()];
+    let targets: Tensor<2, Int> = Tensor::from_data(TensorData::new(ids, shape), &logits.device());
+    let targets = targets.unsqueeze_dim(2);
     log_softmax(logits, 2).gather(2, targets).neg()
 }
 

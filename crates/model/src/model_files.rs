@@ -5,16 +5,16 @@ use crate::config::ModelConfig;
 use crate::decoder::Decoder;
 use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
 use burn::tensor::Device;
+use hadal_files::{Action, file_error, read_text};
 use hadal_gguf::Gguf;
 use hadal_residual::Weights;
+pub(crate) use hadal_tokenizer::{TOKENIZER, is_gguf, model_at};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
-/// A tokenizer beside a model.
-pub(crate) const TOKENIZER: &str = "tokenizer.json";
 /// Hugging Face's place for the tokens that begin and end a text.
 pub(crate) const GENERATION: &str = "generation_config.json";
 /// Where a chat's turns are put together, in Hugging Face's directories.
@@ -28,29 +28,6 @@ pub(crate) struct ModelFiles {
     pub(crate) begin: Option<u32>,
     pub(crate) ends: Vec<u32>,
     pub(crate) weights: Box<dyn WeightSource>,
-}
-
-/// Whether a path is meant to be a GGUF file.
-pub(crate) fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
-}
-
-/// Where the model of a place is: in a run's folder its finished model, in a directory that holds nothing but one GGUF file
-/// that file, as `hadal prune apply` leaves it. Anything else is the model itself.
-pub fn model_at(path: &Path) -> PathBuf {
-    if path.join(CONFIG).exists() || !path.is_dir() {
-        return path.into();
-    }
-    let finished = path.join("model");
-    if finished.join(CONFIG).is_file() {
-        return finished;
-    }
-    let entries = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files: Vec<PathBuf> = entries.filter(|file| is_gguf(file)).collect();
-    match files.as_slice() {
-        [file] => file.clone(),
-        _ => path.into(),
-    }
 }
 
 impl ModelFiles {
@@ -111,8 +88,7 @@ pub(crate) fn chat_template(model: &Path) -> Result<Option<String>, CheckpointEr
     }
     let file = model.join(CHAT_TEMPLATE);
     if file.exists() {
-        let io = |reason| CheckpointError::Io { action: "read", path: file.clone(), reason };
-        return fs::read_to_string(&file).map(Some).map_err(io);
+        return Ok(Some(read_text(&file)?));
     }
     let settings = fs::read(model.join(TOKENIZER_SETTINGS)).ok();
     let json: Option<Value> = settings.and_then(|text| serde_json::from_slice(&text).ok());
@@ -124,9 +100,9 @@ const LONGEST_CONFIG: u64 = 1 << 20;
 
 fn read_json(path: &Path) -> Result<Value, CheckpointError> {
     let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
-    let io = |reason: io::Error| CheckpointError::Io { action: "read", path: path.into(), reason };
+    let io = file_error(Action::Read, path);
     let mut bytes = Vec::new();
-    File::open(path).map_err(io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
+    File::open(path).map_err(&io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() as u64 > LONGEST_CONFIG {
         return Err(wrong("this file is too long to be a config".into()));
     }

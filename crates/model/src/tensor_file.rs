@@ -1,5 +1,6 @@
 //! Reading `.safetensors`: memory-mapped, checked, converted to f32 one tensor at a time.
 
+use hadal_files::{Action, FileError, file_error};
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
@@ -36,13 +37,8 @@ pub fn write_tensors<S: AsRef<str> + Ord + Display, V: View>(
 #[derive(Debug, thiserror::Error)]
 pub enum TensorFileError {
     /// The file cannot be opened.
-    #[error("cannot read {}: {reason}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file is damaged.
     #[error(
         "{} is not a whole safetensors file ({reason}); it may be truncated: copy or download it again",
@@ -94,10 +90,10 @@ pub enum TensorFileError {
 impl TensorFile {
     /// Opens a file and checks its header against its length.
     pub fn open(path: &Path) -> Result<Self, TensorFileError> {
-        let io = |reason| TensorFileError::Io { path: path.into(), reason };
-        let file = File::open(path).map_err(io)?;
-        if file.metadata().map_err(io)?.is_dir() {
-            return Err(io(io::Error::from(io::ErrorKind::IsADirectory)));
+        let io = file_error(Action::Read, path);
+        let file = File::open(path).map_err(&io)?;
+        if file.metadata().map_err(&io)?.is_dir() {
+            return Err(io(io::Error::from(io::ErrorKind::IsADirectory)).into());
         }
         // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
         // kernel stops us; no checkpoint writer of ours does, they write beside and rename.

@@ -3,9 +3,9 @@
 //! A run that is being written can be read at any time: a last line that is not whole yet is left out.
 
 use crate::figure::Figure;
+use hadal_files::{FileError, read_text};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// Everything that a run folder tells.
@@ -138,13 +138,8 @@ pub enum RunError {
         path: PathBuf,
     },
     /// A file cannot be read.
-    #[error("cannot read {}: {reason}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file is not what it should be.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
@@ -167,7 +162,7 @@ impl Run {
             return Err(RunError::NoRun { path: path.into() });
         }
         let config = path.join("config.toml");
-        let settings = toml::from_str(&text(&config)?).map_err(damaged(&config))?;
+        let settings = toml::from_str(&read_text(&config)?).map_err(damaged(&config))?;
         let about = optional(&path.join("run.json"))?.unwrap_or_default();
         let (steps, evaluations) = metrics(&path.join("metrics.jsonl"))?;
         let name = std::path::absolute(path).unwrap_or_else(|_| path.into());
@@ -228,7 +223,7 @@ fn metrics(path: &Path) -> Result<(Vec<StepPoint>, Vec<EvaluationPoint>), RunErr
 }
 
 fn lines<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Vec<T>, RunError> {
-    let text = if path.exists() { text(path)? } else { String::new() };
+    let text = if path.exists() { read_text(path)? } else { String::new() };
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| serde_json::from_str(line).map_err(damaged(path))).collect()
 }
@@ -247,11 +242,7 @@ fn optional<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, RunErr
     if !path.exists() {
         return Ok(None);
     }
-    serde_json::from_str(&text(path)?).map(Some).map_err(damaged(path))
-}
-
-fn text(path: &Path) -> Result<String, RunError> {
-    fs::read_to_string(path).map_err(|reason| RunError::Io { path: path.into(), reason })
+    serde_json::from_str(&read_text(path)?).map(Some).map_err(damaged(path))
 }
 
 fn damaged<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> RunError {

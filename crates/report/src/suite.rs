@@ -2,6 +2,7 @@
 
 use crate::figure::Figure;
 use crate::run::RunError;
+use hadal_files::{Action, file_error, read_text};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,9 +43,7 @@ impl SuiteTable {
         if !path.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path)
-            .map_err(|reason| RunError::Io { path: path.clone(), reason })?;
-        serde_json::from_str(&text)
+        serde_json::from_str(&read_text(&path)?)
             .map(Some)
             .map_err(|error| RunError::Damaged { path, reason: error.to_string() })
     }
@@ -52,8 +51,7 @@ impl SuiteTable {
     /// Folders of a suite's runs, by name.
     pub fn runs(suite: &Path) -> Result<Vec<PathBuf>, RunError> {
         let path = suite.join(Self::RUNS);
-        let entries =
-            fs::read_dir(&path).map_err(|reason| RunError::Io { path: path.clone(), reason })?;
+        let entries = fs::read_dir(&path).map_err(file_error(Action::Read, &path))?;
         let mut runs: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         runs.retain(|path| crate::run::Run::is_run(path));
         runs.sort();

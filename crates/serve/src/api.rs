@@ -207,7 +207,7 @@ pub(crate) async fn put_note(
     let work = move |app: &App| {
         let folder = app.folder(&id)?;
         note::write(&folder, &note.text).map_err(|error| {
-            let message = format!("cannot write note.txt: {error}");
+            let message = format!("cannot write note.txt: {}", error.source);
             Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, message)
         })?;
         Ok(Json(json!({ "note": note::read(&folder) })))

@@ -1,5 +1,6 @@
 //! A note that people leave with a run, `note.txt` in its folder.
 
+use hadal_files::{Action, FileError, file_error, write_whole};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -13,17 +14,16 @@ pub(crate) fn read(run: &Path) -> String {
     String::from_utf8_lossy(&bytes).trim().chars().take(LONGEST).collect()
 }
 
-/// Replaces the note; an empty one is removed. Written beside its place and renamed, so that nobody
-/// reads half of it.
-pub(crate) fn write(run: &Path, text: &str) -> io::Result<()> {
+/// Replaces the note; an empty one is removed.
+pub(crate) fn write(run: &Path, text: &str) -> Result<(), FileError> {
     let place = run.join("note.txt");
     if text.trim().is_empty() {
-        return match fs::remove_file(place) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        return match fs::remove_file(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(file_error(Action::Remove, &place)(error))
+            }
             _ => Ok(()),
         };
     }
-    let beside = run.join(format!("note.{}.tmp", std::process::id()));
-    fs::write(&beside, format!("{}\n", text.trim()))?;
-    fs::rename(&beside, place)
+    write_whole(&place, format!("{}\n", text.trim()))
 }

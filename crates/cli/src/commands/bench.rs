@@ -7,13 +7,13 @@ use crate::model_file::read_shape;
 use crate::output::{Table, grouped};
 use clap::Args;
 use entries::{Asked, Entry, part, part_text, rate};
-use hadal_lab::bench::protocol::{DecodeTimes, StepTimes};
-use hadal_lab::bench::{
-    Activity, BenchError, DECODED, DecodeReport, Job, Measured, Shape, SkipRate, SkipReport,
-    TrainingReport, WARM_UP, alternate, serve,
+use hadal_compare::bench::protocol::{DecodeTimes, StepTimes};
+use hadal_compare::bench::{
+    Activity, DECODED, DecodeReport, Job, Measured, Shape, SkipRate, SkipReport, TrainingReport,
+    WARM_UP, alternate, serve,
 };
-use hadal_lab::skip::Promise;
 use hadal_residual::Memory;
+use hadal_study::skip::Promise;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -79,7 +79,7 @@ pub(crate) struct Bench {
     /// Print JSON, one line for each policy
     #[arg(long)]
     json: bool,
-    /// Make steps for another process (hadal_lab::bench::protocol)
+    /// Make steps for another process (hadal_compare::bench::protocol)
     #[arg(long, hide = true)]
     worker: bool,
     /// The worker's part in a comparison of skip rates
@@ -125,7 +125,7 @@ impl Bench {
                 return Err(Failure::usage("a worker has one policy; say --residual once"));
             };
             let job = Job { skip: self.part.unwrap_or_default(), ..job.clone() };
-            serve(&job, BufReader::new(io::stdin()), io::stdout()).map_err(failed)?;
+            serve(&job, BufReader::new(io::stdin()), io::stdout())?;
         } else if self.decode {
             self.report_decoding(&entries, &jobs)?;
         } else {
@@ -192,7 +192,7 @@ impl Bench {
         let bar = progress_bar(commands.len() * (WARM_UP + self.steps));
         let measured = alternate(commands, self.steps, || bar.inc(1));
         bar.finish_and_clear();
-        measured.map_err(failed)
+        Ok(measured?)
     }
 
     fn report_training(&self, entries: &[Entry], jobs: &[Job]) -> Result<(), Failure> {
@@ -305,15 +305,6 @@ impl Bench {
         }
         table.print(&mut out)?;
         Ok(())
-    }
-}
-
-/// What cannot be built should have been refused before; the rest is a failure.
-fn failed(error: BenchError) -> Failure {
-    match error {
-        BenchError::Model(_) => Failure::usage(error),
-        BenchError::Skip(error) if error.is_usage() => Failure::usage(error),
-        _ => Failure::failed(error),
     }
 }
 

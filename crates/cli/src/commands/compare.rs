@@ -3,9 +3,9 @@
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use clap::Args;
-use hadal_lab::compare::{
-    Budget, CompareError, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite,
-    SuiteFolder, Task, Watch, compare,
+use hadal_compare::{
+    Budget, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite, SuiteFolder, Task,
+    Watch, compare,
 };
 use hadal_report::page::{Request, write};
 use hadal_report::suite::SuiteTable;
@@ -56,23 +56,23 @@ pub(crate) struct Compare {
 impl Compare {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let mut suite = match &self.suite {
-            Some(path) => Suite::read(path).map_err(failed)?,
-            None => Suite::parse(Suite::BUILT_IN, "the built-in suite").map_err(failed)?,
+            Some(path) => Suite::read(path)?,
+            None => Suite::parse(Suite::BUILT_IN, "the built-in suite")?,
         };
         for setting in &self.settings {
-            suite = suite.with_setting(setting).map_err(failed)?;
+            suite = suite.with_setting(setting)?;
         }
         if self.dry_run {
             return self.show_plan(&suite);
         }
         // Whatever makes no sense is said before there is a folder.
         if !matches!(suite.budget, Budget::Minutes(_)) {
-            suite.plan(&Pace::new()).map_err(failed)?;
+            suite.plan(&Pace::new())?;
         }
         let out = self.out();
-        let folder = SuiteFolder::open(&out, &suite).map_err(failed)?;
+        let folder = SuiteFolder::open(&out, &suite)?;
         let stop = Arc::new(AtomicBool::new(false));
-        hadal_lab::train::stop_on_signals(&stop)
+        hadal_train::stop_on_signals(&stop)
             .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
@@ -82,7 +82,7 @@ impl Compare {
         let command = |start: Start<'_>| train(&program, start);
         let done = compare(&suite, &folder, lanes, &command, &mut view, &stop);
         view.bar.finish_and_clear();
-        let done = done.map_err(failed)?;
+        let done = done?;
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             tell("stopped; everything is saved")?;
             tell(&format!("go on with: {}", self.again()))?;
@@ -144,7 +144,7 @@ impl Compare {
                 suite.origin()
             )));
         }
-        let plan = suite.plan(&Pace::new()).map_err(failed)?;
+        let plan = suite.plan(&Pace::new())?;
         if self.json {
             print_json(&plan)?;
             return Ok(ExitCode::SUCCESS);
@@ -176,17 +176,6 @@ fn train(program: &Path, start: Start<'_>) -> Command {
         Start::Resume { run } => command.arg("--resume").arg(run),
     };
     command
-}
-
-/// What makes no sense or cannot be started is a usage error; what fails on the way is a failure.
-fn failed(error: CompareError) -> Failure {
-    match error {
-        CompareError::NotStarted { .. } | CompareError::NoPace { .. } | CompareError::Run(_) => {
-            Failure::failed(error)
-        }
-        CompareError::Io { action, .. } if action != "read" => Failure::failed(error),
-        _ => Failure::usage(error),
-    }
 }
 
 fn tell(message: &str) -> io::Result<()> {

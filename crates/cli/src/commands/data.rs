@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled, spinner};
 use clap::{Args, Subcommand};
-use hadal_lab::data::{
-    DataError, Manifest, PrepareOptions, PrepareProgress, ShardSet, Stats, TokenizerChoice,
+use hadal_data::{
+    Manifest, PrepareOptions, PrepareProgress, ShardSet, Stats, TokenizerChoice,
     TrainTokenizerOptions, peek, prepare, stats, train_tokenizer,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -40,11 +40,6 @@ impl Data {
         }?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// What cannot be started is the user's to mend; what fails on the way is not.
-fn failure(error: DataError) -> Failure {
-    if error.is_misuse() { Failure::usage(error) } else { Failure::failed(error) }
 }
 
 /// Tokenise text into shards that training reads
@@ -99,7 +94,7 @@ impl Prepare {
             ControlFlow::Continue(())
         });
         bar.clear();
-        let manifest = manifest.map_err(failure)?;
+        let manifest = manifest?;
         if self.json {
             return print_json(&manifest);
         }
@@ -200,9 +195,9 @@ struct StatsOf {
 
 impl StatsOf {
     fn run(self) -> Result<(), Failure> {
-        let set = ShardSet::open(&self.directory).map_err(failure)?;
+        let set = ShardSet::open(&self.directory)?;
         let bar = bar(set.len(), TOKENS);
-        let counted = stats(&set, self.top, &mut |tokens| bar.inc(tokens)).map_err(failure);
+        let counted = stats(&set, self.top, &mut |tokens| bar.inc(tokens));
         bar.finish_and_clear();
         let counted = counted?;
         if self.json {
@@ -290,8 +285,8 @@ struct PeekAt {
 
 impl PeekAt {
     fn run(self) -> Result<(), Failure> {
-        let set = ShardSet::open(&self.directory).map_err(failure)?;
-        let window = peek(&set, self.at, self.tokens).map_err(failure)?;
+        let set = ShardSet::open(&self.directory)?;
+        let window = peek(&set, self.at, self.tokens)?;
         if self.json {
             return print_json(&window);
         }
@@ -320,9 +315,9 @@ struct Verify {
 
 impl Verify {
     fn run(self) -> Result<(), Failure> {
-        let set = ShardSet::open(&self.directory).map_err(failure)?;
+        let set = ShardSet::open(&self.directory)?;
         let bar = bar(set.len(), TOKENS);
-        let verdict = set.verify(&mut |tokens| bar.inc(tokens)).map_err(failure);
+        let verdict = set.verify(&mut |tokens| bar.inc(tokens));
         bar.finish_and_clear();
         verdict?;
         writeln!(
@@ -389,7 +384,7 @@ impl TrainTokenizer {
         });
         bar.finish_and_clear();
         merging.finish_and_clear();
-        let trained = trained.map_err(failure)?;
+        let trained = trained?;
         if self.json {
             return print_json(&trained);
         }

@@ -3,12 +3,13 @@
 use crate::failure::Failure;
 use crate::output::print_json;
 use clap::Args;
-use hadal_lab::diagnose::{
-    DiagnoseError, Diagnosis, Kind, MASSIVE, Options, Samples, SkipsSummary, Subject, Summary,
-    diagnose, overlay, write,
-};
-use hadal_lab::pool::{in_pool, start_pool};
+use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::Part;
+use hadal_study::diagnose::{
+    DiagnoseError, Diagnosis, Kind, MASSIVE, Options, SkipsSummary, Summary, diagnose, overlay,
+    write,
+};
+use hadal_study::{Samples, Subject};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::io::{self, Write};
@@ -71,7 +72,7 @@ impl Diagnose {
         let only: Result<Vec<Kind>, _> = self.only.iter().map(|name| name.parse()).collect();
         let options = Options {
             batches: self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX)),
-            only: only.map_err(failed)?,
+            only: only?,
         };
         if self.subjects.len() > 1 && self.out.is_none() {
             return Err(Failure::usage(
@@ -81,7 +82,7 @@ impl Diagnose {
         let _ = start_pool(None);
         let mut found = Vec::new();
         for path in &self.subjects {
-            let diagnosis = in_pool(|| self.look(path, &options)).map_err(failed)?;
+            let diagnosis = in_pool(|| self.look(path, &options))?;
             if diagnosis.figures.is_empty() {
                 return Err(Failure::usage(format!(
                     "{} has nothing to show for --only {}: its policy is {}",
@@ -106,7 +107,7 @@ impl Diagnose {
                 overlay(&found.into_iter().map(|d| (d.summary.name, d.figures)).collect::<Vec<_>>())
             }
         };
-        write(&out, &figures, &summaries).map_err(failed)?;
+        write(&out, &figures, &summaries)?;
         if self.json {
             let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
             print_json(&json!({ "out": out, "figures": names, "models": summaries }))?;
@@ -148,10 +149,6 @@ impl Diagnose {
             }
         }
     }
-}
-
-fn failed(error: DiagnoseError) -> Failure {
-    if error.is_usage() { Failure::usage(error) } else { Failure::failed(error) }
 }
 
 fn bar(name: &str) -> ProgressBar {

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{bytes_bar, print_json, show_bytes};
 use clap::{Args, ValueEnum};
-use hadal_model::{ExportError, ExportFormat, ExportType, export};
+use hadal_model::{ExportFormat, ExportType, export};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ impl Export {
         let mut progress = |done, all| show_bytes(&bar, done, all);
         let exported = export(&self.model, &self.out, format, kind, &mut progress);
         bar.finish_and_clear();
-        let exported = exported.map_err(failed)?;
+        let exported = exported?;
         if self.json {
             print_json(&json!({
                 "architecture": exported.architecture,
@@ -92,8 +92,4 @@ impl Export {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn failed(error: ExportError) -> Failure {
-    if error.is_usage() { Failure::usage(error) } else { Failure::failed(error) }
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
 use clap::Args;
-use hadal_lab::pool::{in_pool, start_pool};
+use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::{
     Checkpoint, DEVICES, Generated, Limits, Part, Sampler, Sampling, Session, StopReason,
     TextStream, Tokenizer, Variant, device_named, generate, load,

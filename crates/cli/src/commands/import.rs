@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Table, bytes_bar, grouped, print_json, scaled, show_bytes};
 use clap::Args;
-use hadal_lab::hub::{ModelName, fetch_model};
+use hadal_data::hub::{ModelName, fetch_model};
 use hadal_model::{Converted, ModelConfig, ModelCost, convert};
 use serde_json::json;
 use std::io::{self, Write};

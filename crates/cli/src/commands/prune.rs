@@ -9,8 +9,7 @@ use self::check::CheckCommand;
 use self::plan::PlanCommand;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
-use hadal_lab::pool::start_pool;
-use hadal_lab::prune::PruneError;
+use hadal_cpu::pool::start_pool;
 use indicatif::ProgressBar;
 use std::process::ExitCode;
 
@@ -47,10 +46,6 @@ impl Prune {
             Action::Check(command) => command.run(),
         }
     }
-}
-
-fn failed(error: PruneError) -> Failure {
-    if error.is_usage() { Failure::usage(error) } else { Failure::failed(error) }
 }
 
 /// What was typed, for the record.

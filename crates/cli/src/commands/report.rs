@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
 use clap::Args;
-use hadal_report::page::{ReportError, Request, write};
+use hadal_report::page::{Request, write};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,12 +43,7 @@ impl Report {
         let request = Request { inputs, output, csv, svg, png };
         let written = write(&request, |file| spinner.set_message(format!("writing {file}")));
         spinner.finish_and_clear();
-        let written = written.map_err(|error| match error {
-            ReportError::Run(_) | ReportError::Nothing { .. } | ReportError::NoInput => {
-                Failure::usage(error)
-            }
-            ReportError::Io { .. } | ReportError::Picture(_) => Failure::failed(error),
-        })?;
+        let written = written?;
         if json {
             print_json(&written)?;
             return Ok(ExitCode::SUCCESS);

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::spinner;
 use clap::Args;
-use hadal_serve::{DEFAULT_HOST, DEFAULT_PORT, Options, ServeError, Server};
+use hadal_serve::{DEFAULT_HOST, DEFAULT_PORT, Options, Server};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -55,7 +55,7 @@ impl Serve {
             token: self.token.or_else(|| std::env::var("HADAL_TOKEN").ok()),
             ..Options::new(self.runs)
         };
-        let server = Server::bind(options).map_err(failed)?;
+        let server = Server::bind(options)?;
         spinner.finish_and_clear();
         let (runs, root) = (server.runs(), server.root().display());
         writeln!(io::stderr(), "{runs} runs in {root}; Ctrl-C ends")?;
@@ -63,13 +63,9 @@ impl Serve {
         if self.open {
             open(&server.url())?;
         }
-        server.run().map_err(failed)?;
+        server.run()?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn failed(error: ServeError) -> Failure {
-    if error.is_usage() { Failure::usage(error) } else { Failure::failed(error) }
 }
 
 /// Asks the system for its browser. Without one, the address that was printed is enough.

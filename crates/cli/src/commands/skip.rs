@@ -3,13 +3,13 @@
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use clap::{Args, Subcommand, ValueEnum};
-use hadal_lab::diagnose::{Samples, Subject};
-use hadal_lab::pool::{in_pool, start_pool};
-use hadal_lab::skip::{
+use hadal_cpu::pool::{in_pool, start_pool};
+use hadal_residual::{SkippedKeys, Thresholds};
+use hadal_study::skip::{
     CalibrationReport, Options, Scope, Shares, SkipError, Sweep, calibrate, check_free, figures,
     sweep, write,
 };
-use hadal_residual::{SkippedKeys, Thresholds};
+use hadal_study::{Samples, Subject};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::io::{self, Write};
@@ -118,7 +118,7 @@ impl Common {
         + Send,
     ) -> Result<R, Failure> {
         let _ = start_pool(None);
-        in_pool(|| {
+        Ok(in_pool(|| {
             let subject = Subject::open(&self.subject)?;
             let samples = Samples::of(&subject, self.data.as_deref())?;
             let bar = bar();
@@ -130,8 +130,7 @@ impl Common {
             let result = work(&subject, &samples, &mut progress);
             bar.finish_and_clear();
             result
-        })
-        .map_err(failed)
+        })?)
     }
 }
 
@@ -164,7 +163,7 @@ struct Calibrate {
 impl Calibrate {
     fn run(self) -> Result<ExitCode, Failure> {
         if let Some(out) = &self.out {
-            check_free(out).map_err(failed)?;
+            check_free(out)?;
         }
         let options = self.common.options();
         let found = self.common.with(|subject, samples, progress| {
@@ -172,10 +171,10 @@ impl Calibrate {
         })?;
         let written = match &self.out {
             Some(out) => {
-                found.save(out).map_err(failed)?;
+                found.save(out)?;
                 Some(out.clone())
             }
-            None if self.write => Some(found.write().map_err(failed)?),
+            None if self.write => Some(found.write()?),
             None => None,
         };
         if self.common.json {
@@ -228,7 +227,7 @@ impl SweepRates {
         })?;
         let figures = figures(&found);
         if let Some(out) = &self.out {
-            write(out, &found, &figures).map_err(failed)?;
+            write(out, &found, &figures)?;
         }
         if self.common.json {
             print_json(&found)?;
@@ -240,10 +239,6 @@ impl SweepRates {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn failed(error: SkipError) -> Failure {
-    if error.is_usage() { Failure::usage(error) } else { Failure::failed(error) }
 }
 
 fn bar() -> ProgressBar {

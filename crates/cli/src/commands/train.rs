@@ -3,14 +3,14 @@
 use crate::failure::Failure;
 use crate::output::{grouped, scaled};
 use clap::Args;
-use hadal_lab::diagnose::Summary;
-use hadal_lab::pool::{in_pool, start_pool};
-use hadal_lab::train::{
-    DEFAULT_DATA, Evaluation, Finished, Layers, Observer, PRESETS, RunConfig, RunConfigError,
-    StepReport, TrainError, Trainer, estimate, for_depth,
-};
+use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::read_config;
 use hadal_residual::ResidualConfig;
+use hadal_study::diagnose::diagnose_midway;
+use hadal_train::{
+    ConfigLayers, DEFAULT_DATA, Evaluation, Finished, Midway, Observer, PRESETS, RunConfig,
+    RunConfigError, StepReport, Trainer, estimate, for_depth,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let trainer = match &self.resume {
             Some(run) => {
-                let trainer = Trainer::resume(run).map_err(failed)?;
+                let trainer = Trainer::resume(run)?;
                 tell(&format!("resuming {} at step {}", run.display(), trainer.step()))?;
                 trainer
             }
@@ -92,7 +92,7 @@ impl Train {
                 }
                 let out = self.out.clone().unwrap_or_else(|| self.default_out(&config));
                 tell(&format!("{}\n# {} in {}", text.trim_end(), config.residual, out.display()))?;
-                Trainer::create(config, &out).map_err(failed)?
+                Trainer::create(config, &out)?
             }
         };
         let folder = self.resume.clone().or(self.out.clone());
@@ -104,11 +104,10 @@ impl Train {
             (self.config.is_none() && self.depth.is_none()).then(|| PRESETS[0].name.to_owned())
         });
         let mut layers = match (&name, self.depth) {
-            (Some(name), _) => Layers::from_preset(name)?,
-            (None, Some(blocks)) => {
-                Layers::default().with_toml(&for_depth(blocks), &format!("--depth {blocks}"))?
-            }
-            (None, None) => Layers::default(),
+            (Some(name), _) => ConfigLayers::from_preset(name)?,
+            (None, Some(blocks)) => ConfigLayers::default()
+                .with_toml(&for_depth(blocks), &format!("--depth {blocks}"))?,
+            (None, None) => ConfigLayers::default(),
         };
         if let Some(path) = &self.config {
             layers = layers.with_file(path)?;
@@ -152,24 +151,13 @@ impl Train {
     }
 }
 
-/// What cannot be started is a usage error; what fails on the way is a failure.
-fn failed(error: TrainError) -> Failure {
-    match error {
-        TrainError::Model(_)
-        | TrainError::Feed(_)
-        | TrainError::Folder(_)
-        | TrainError::OtherModel { .. } => Failure::usage(error),
-        _ => Failure::failed(error),
-    }
-}
-
 fn tell(message: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{message}")
 }
 
 fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    hadal_lab::train::stop_on_signals(&stop)
+    hadal_train::stop_on_signals(&stop)
         .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
     if leash {
         stop_at_end_of_input(&stop);
@@ -177,7 +165,7 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
     // A pool that cannot be made is made by rayon itself when it is first needed.
     let _ = start_pool(None);
     let mut progress = Progress::new(&trainer);
-    let finished = in_pool(|| trainer.run(&mut progress, &stop)).map_err(failed)?;
+    let finished = in_pool(|| trainer.run(&mut progress, &stop))?;
     progress.bar.finish_and_clear();
     let run = folder.unwrap_or_else(|| trainer.folder().to_owned());
     match finished {
@@ -289,7 +277,12 @@ impl Observer for Progress {
         self.line(format!("step {step}: {}", describe(evaluation)));
     }
 
-    fn diagnosed(&mut self, step: u64, summary: &Summary, path: &Path) {
+    fn diagnose(&mut self, midway: &Midway<'_>) {
+        let step = midway.step;
+        let (summary, path) = match diagnose_midway(midway) {
+            Ok(found) => found,
+            Err(error) => return self.recovered(&format!("step {step}: no diagnosis: {error}")),
+        };
         let useless = summary.useless().len();
         let growth = summary.norm_growth.map_or(String::new(), |g| format!("norm growth {g:.2}, "));
         self.line(format!(
@@ -309,7 +302,7 @@ impl Observer for Progress {
 }
 
 fn dry_run(config: &RunConfig, text: &str) -> Result<ExitCode, Failure> {
-    let plan = estimate::plan(config).map_err(failed)?;
+    let plan = estimate::plan(config)?;
     let mut out = io::stdout().lock();
     writeln!(out, "{}\n", text.trim_end())?;
     writeln!(out, "policy      {}", config.residual)?;

@@ -1,6 +1,8 @@
 //! When a token skips a sub-layer: where the policy's gate, which is known before the sub-layer runs, is below
 //! a threshold.
 
+use crate::splitmix::{STEP, finalise};
+
 /// The rule for each site that a stream goes past, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skip {
@@ -53,16 +55,9 @@ impl Skip {
 /// A number in [0, 1) that depends on all three.
 fn draw(seed: u64, site: usize, token: usize) -> f32 {
     let place = (site as u64) << 40 | token as u64;
+    let scramble = |z: u64| finalise(z.wrapping_add(STEP));
     let z = scramble(scramble(seed) ^ place);
     (z >> 40) as f32 / (1u64 << 24) as f32
-}
-
-/// The finaliser of SplitMix64 over one step of it.
-fn scramble(z: u64) -> u64 {
-    let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -146,6 +146,6 @@ fn what_is_no_file_is_refused() {
     let empty = directory.path().join("empty.gguf");
     fs::write(&empty, []).unwrap();
     assert!(matches!(Gguf::open(&empty), Err(GgufError::NotGguf { .. })));
-    assert!(matches!(Gguf::open(directory.path()), Err(GgufError::Io { .. })));
-    assert!(matches!(Gguf::open(&directory.path().join("absent")), Err(GgufError::Io { .. })));
+    assert!(matches!(Gguf::open(directory.path()), Err(GgufError::File(_))));
+    assert!(matches!(Gguf::open(&directory.path().join("absent")), Err(GgufError::File(_))));
 }

@@ -141,7 +141,7 @@ fn a_file_is_replaced_only_when_it_is_whole() {
     // Whoever has the old file open still sees all of it.
     assert_eq!(read(&open), [1.0]);
     assert_eq!(names(directory.path()), ["model.gguf"]);
-    assert!(matches!(create(directory.path(), vec![]), Err(WriteError::Io { .. })));
+    assert!(matches!(create(directory.path(), vec![]), Err(WriteError::File(_))));
     let absent = directory.path().join("absent/model.gguf");
-    assert!(matches!(create(&absent, vec![]), Err(WriteError::Io { .. })));
+    assert!(matches!(create(&absent, vec![]), Err(WriteError::File(_))));
 }

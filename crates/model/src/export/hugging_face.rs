@@ -3,9 +3,10 @@
 use super::names::hugging_face;
 use super::source::Source;
 use super::target::Family;
-use super::{ExportError, ExportType, Exported, io_error, own_code, rope};
+use super::{ExportError, ExportType, Exported, own_code, rope};
 use crate::model_files::{CHAT_TEMPLATE, GENERATION, Place, TOKENIZER, TOKENIZER_SETTINGS};
 use crate::streamed::{Interrupted, Streamed, write_streamed};
+use hadal_files::{Action, file_error, write_whole};
 use half::f16;
 use safetensors::SafeTensorError;
 use safetensors::tensor::Dtype;
@@ -32,7 +33,7 @@ pub(super) fn write(
     kind: ExportType,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Exported, ExportError> {
-    fs::create_dir_all(out).map_err(io_error("create", out))?;
+    fs::create_dir_all(out).map_err(file_error(Action::Create, out))?;
     let written = write_all(source, out, kind, progress);
     if written.is_err() {
         // The first failure is what the user must know; half a directory helps nobody.
@@ -60,7 +61,7 @@ fn write_all(
         Some(family) => (family.class(), family_config(source, family)),
         None => {
             let path = out.join(own_code::FILE);
-            fs::write(&path, own_code::CODE).map_err(io_error("write", &path))?;
+            write_whole(&path, own_code::CODE)?;
             files.push(path);
             notes.push(
                 "no architecture of transformers computes this, so it brings its own code along: load it with \
@@ -88,7 +89,7 @@ fn write_all(
 
 fn put(out: &Path, name: &str, value: &Value) -> Result<PathBuf, ExportError> {
     let path = out.join(name);
-    fs::write(&path, format!("{value:#}\n")).map_err(io_error("write", &path))?;
+    write_whole(&path, format!("{value:#}\n"))?;
     Ok(path)
 }
 
@@ -99,7 +100,7 @@ fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
         for name in COPIED {
             let (from, to) = (source.path.join(name), out.join(name));
             if from.is_file() {
-                fs::copy(&from, &to).map_err(io_error("write", &to))?;
+                fs::copy(&from, &to).map_err(file_error(Action::Write, &to))?;
                 files.push(to);
             }
         }
@@ -117,7 +118,7 @@ fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
         && missing(CHAT_TEMPLATE)
     {
         let path = out.join(CHAT_TEMPLATE);
-        fs::write(&path, text).map_err(io_error("write", &path))?;
+        write_whole(&path, text)?;
         files.push(path);
     }
     if missing(GENERATION) && (source.begin.is_some() || !source.ends.is_empty()) {
@@ -268,7 +269,7 @@ fn weights(
         Ok(()) => Ok(path.into()),
         Err(Interrupted::Read(error)) => Err(error),
         Err(Interrupted::Write(SafeTensorError::IoError(reason))) => {
-            Err(io_error("write", path)(reason))
+            Err(file_error(Action::Write, path)(reason).into())
         }
         Err(Interrupted::Write(reason)) => Err(ExportError::Tensors { path: path.into(), reason }),
     }

@@ -16,11 +16,11 @@ mod tests;
 mod vocabulary;
 
 use crate::checkpoint::CheckpointError;
-use crate::tokenizer::TokenizerError;
+use hadal_files::FileError;
 use hadal_gguf::{Fault, GgufError, WriteError};
+use hadal_tokenizer::TokenizerError;
 use safetensors::SafeTensorError;
 use source::Source;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// What to write.
@@ -93,15 +93,8 @@ pub enum ExportError {
         reason: String,
     },
     /// A file cannot be read or written.
-    #[error("cannot {action} {}: {reason}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The model cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -152,11 +145,6 @@ impl ExportError {
                 | Self::Vocabulary { .. }
         )
     }
-}
-
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ExportError {
-    let path = path.to_owned();
-    move |reason| ExportError::Io { action, path, reason }
 }
 
 /// Exports a model: a directory of ours or of Hugging Face, the folder of a finished run, or a GGUF file. Nothing is

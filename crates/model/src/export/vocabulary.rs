@@ -2,9 +2,9 @@
 
 use super::ExportError;
 use super::source::{Source, Vocabulary};
-use crate::import::{GPT2_PATTERN, RULES};
 use crate::model_files::TOKENIZER;
 use hadal_gguf::Metadata;
+use hadal_tokenizer::{GPT2_PATTERN, RULES};
 use serde_json::Value;
 use std::collections::HashMap;
 

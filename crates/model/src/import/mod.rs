@@ -9,13 +9,11 @@ mod json;
 mod permute;
 mod rope;
 mod shards;
-mod vocabulary;
 
 pub(crate) use family::describe;
 pub(crate) use gguf::GgufModel;
 pub(crate) use json::token_ids;
 pub(crate) use shards::{Naming, Shards};
-pub(crate) use vocabulary::{GPT2_PATTERN, RULES, tokenizer_json};
 
 use crate::config::ModelConfig;
 use safetensors::tensor::Dtype;

@@ -4,6 +4,7 @@ use super::family;
 use super::{Reason, WeightSource};
 use crate::checkpoint::{CheckpointError, WEIGHTS};
 use crate::tensor_file::{TensorFile, TensorFileError};
+use hadal_files::{Action, file_error};
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -107,9 +108,9 @@ impl Shards {
 }
 
 fn read_index(path: &Path) -> Result<Index, CheckpointError> {
-    let io = |reason| CheckpointError::Io { action: "read", path: path.into(), reason };
+    let io = file_error(Action::Read, path);
     let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
-    if fs::metadata(path).map_err(io)?.len() > LONGEST_INDEX {
+    if fs::metadata(path).map_err(&io)?.len() > LONGEST_INDEX {
         return Err(wrong("this file is too long to be an index".into()));
     }
     let text = fs::read(path).map_err(io)?;

@@ -1,6 +1,7 @@
 //! What is saved is what is loaded, and what cannot be loaded is named.
 
 use crate::support::{base, every_config, forward, random, random_values, text, values};
+use hadal_files::{Action, FileError};
 use hadal_model::{CheckpointError, Decoder, Device, ModelConfig, load, save};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView};
@@ -133,7 +134,10 @@ fn a_save_that_fails_says_where_and_leaves_the_old_checkpoint() {
 
     let other = Decoder::fresh(&base(), 1, &Device::flex()).unwrap();
     let error = save(&other, &place).unwrap_err();
-    assert!(matches!(error, CheckpointError::Io { action: "write", .. }), "{error}");
+    assert!(
+        matches!(error, CheckpointError::File(FileError { action: Action::Write, .. })),
+        "{error}"
+    );
     assert!(error.to_string().contains(&"m".repeat(255)), "{error}");
     assert_eq!(listing(parent.path()), ["m".repeat(255)]);
     assert_eq!(logits(&load(&place, &Device::flex()).unwrap().decoder), logits(&old));

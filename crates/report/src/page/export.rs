@@ -5,8 +5,8 @@ use crate::figure::picture::{self, PictureError};
 use crate::figure::{drawable, table};
 use crate::run::{Run, RunError};
 use crate::suite::SuiteTable;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use hadal_files::{Action, FileError, file_error, write_whole};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Why there is no report.
@@ -25,16 +25,18 @@ pub enum ReportError {
     #[error("no run was named")]
     NoInput,
     /// A file cannot be written.
-    #[error("cannot write {}: {reason}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A picture cannot be drawn.
     #[error(transparent)]
     Picture(#[from] PictureError),
+}
+
+impl ReportError {
+    /// Whether what was named cannot be reported on, rather than the report being impossible to write.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Run(_) | Self::Nothing { .. } | Self::NoInput)
+    }
 }
 
 /// Runs and suites of folders, each run once.
@@ -96,9 +98,8 @@ pub(super) fn figures(
                 "svg" => picture::svg(figure, shared)?.into_bytes(),
                 _ => picture::png(figure, shared)?,
             };
-            fs::create_dir_all(directory)
-                .map_err(|reason| ReportError::Io { path: directory.clone(), reason })?;
-            write(&path, &bytes)?;
+            fs::create_dir_all(directory).map_err(file_error(Action::Write, directory))?;
+            write_whole(&path, &bytes)?;
             written.push(path);
         }
     }
@@ -114,25 +115,4 @@ fn free(directory: &Path, name: &str, kind: &str, taken: &[PathBuf]) -> PathBuf 
         number += 1;
     }
     path
-}
-
-/// Writes beside the place and renames, so that there is never half a file.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
-    let failed = |reason| ReportError::Io { path: path.to_owned(), reason };
-    let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}", std::process::id()));
-    let beside = path.with_file_name(beside);
-    let written = (|| {
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    })();
-    written.map_err(|reason| {
-        // What could not be finished is of no use; that it is there matters less than why.
-        let _ = fs::remove_file(&beside);
-        failed(reason)
-    })
 }

@@ -57,7 +57,7 @@ pub fn write(request: &Request, mut progress: impl FnMut(&str)) -> Result<Writte
     let report = Report::read(&request.inputs)?;
     let runs = report.groups.iter().map(|group| group.runs.len()).sum();
     progress(&request.output.display().to_string());
-    export::write(&request.output, report.html().as_bytes())?;
+    hadal_files::write_whole(&request.output, report.html())?;
     let files = export::figures(&report, request, progress)?;
     let headline = report.headline.clone();
     Ok(Written { report: request.output.clone(), headline, runs, charts: report.charts(), files })

@@ -1,12 +1,14 @@
 //! Whether a difference is more than luck: means with intervals, paired tests, corrections, and words for them.
 
 mod bootstrap;
+mod median;
 mod speedup;
 pub mod student;
 #[cfg(test)]
 mod tests;
 
 pub use bootstrap::RESAMPLES;
+pub use median::{best, median, median_ratio};
 pub use speedup::{Curve, SpeedUp, equal_loss_speedup, smoothed};
 
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! What takes part in a benchmark: policies, and skip rates of those that can skip.
 
 use crate::failure::Failure;
-use hadal_lab::bench::SkipRate;
+use hadal_compare::bench::SkipRate;
 use hadal_residual::{InvalidPolicy, ResidualConfig, Skipping};
 use std::str::FromStr;
 

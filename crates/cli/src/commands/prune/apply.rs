@@ -1,12 +1,12 @@
 //! `hadal prune apply`: a model without some of its parts.
 
-use super::{failed, typed};
+use super::typed;
 use crate::failure::Failure;
 use crate::output::print_json;
 use clap::Args;
-use hadal_lab::pool::in_pool;
-use hadal_lab::prune::{Manifest, Plan, apply, read_plan};
+use hadal_cpu::pool::in_pool;
 use hadal_model::Part;
+use hadal_study::prune::{Manifest, Plan, apply, read_plan};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ impl ApplyCommand {
         let spinner = crate::output::spinner(format!("cutting {}", model.display()));
         let done = in_pool(|| apply(&model, &remove, plan.as_ref(), &self.out, &typed()));
         spinner.finish_and_clear();
-        let manifest = done.map_err(failed)?;
+        let manifest = done?;
         match self.json {
             true => print_json(&manifest)?,
             false => show_manifest(&manifest, &self.out)?,
@@ -57,7 +57,7 @@ impl ApplyCommand {
     fn plan(&self) -> Result<Option<Plan>, Failure> {
         let is_plan = self.source.extension().is_some_and(|extension| extension == "json");
         match (is_plan, self.blocks.is_empty()) {
-            (true, true) => Ok(Some(read_plan(&self.source).map_err(failed)?)),
+            (true, true) => Ok(Some(read_plan(&self.source)?)),
             (false, false) => Ok(None),
             (true, false) => {
                 Err(Failure::usage("a plan says itself what goes; leave out --blocks"))

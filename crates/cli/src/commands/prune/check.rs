@@ -1,11 +1,11 @@
 //! `hadal prune check`: whether a cut is what was promised.
 
-use super::{bar, failed};
+use super::bar;
 use crate::failure::Failure;
 use crate::output::{grouped, print_json};
 use clap::Args;
-use hadal_lab::pool::in_pool;
-use hadal_lab::prune::{Check, check};
+use hadal_cpu::pool::in_pool;
+use hadal_study::prune::{Check, check};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ impl CheckCommand {
             check(&self.pruned, &self.original, self.data.as_deref(), batches, &mut progress)
         });
         bar.finish_and_clear();
-        let found = found.map_err(failed)?;
+        let found = found?;
         match self.json {
             true => print_json(&json!(found))?,
             false => show_check(&found, &mut io::stdout().lock())?,

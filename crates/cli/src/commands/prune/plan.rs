@@ -1,12 +1,12 @@
 //! `hadal prune plan`: scores, a choice, and its cost.
 
-use super::{bar, failed, typed};
+use super::{bar, typed};
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use clap::{Args, ValueEnum};
-use hadal_lab::pool::in_pool;
-use hadal_lab::prune::{Budget, Method, Options, Plan, Score, plan, write_plan_figures};
+use hadal_cpu::pool::in_pool;
 use hadal_model::Part;
+use hadal_study::prune::{Budget, Method, Options, Plan, Score, plan, write_plan_figures};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -109,10 +109,10 @@ impl PlanCommand {
         let data = self.data.as_deref();
         let found = in_pool(|| plan(&self.model, data, batches, &options, &typed(), &mut progress));
         bar.finish_and_clear();
-        let found = found.map_err(failed)?;
-        found.write(&self.out).map_err(failed)?;
+        let found = found?;
+        found.write(&self.out)?;
         if let Some(directory) = &self.figures {
-            write_plan_figures(directory, &found).map_err(failed)?;
+            write_plan_figures(directory, &found)?;
         }
         if self.json {
             print_json(&found)?;

@@ -1,0 +1,83 @@
+//! Why nothing was measured.
+
+use hadal_model::{ConfigError, PassError};
+use hadal_study::skip::SkipError;
+use std::io;
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] ConfigError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// There are no thresholds.
+    #[error(transparent)]
+    Skip(#[from] SkipError),
+    /// Times of numbers that are none mean nothing.
+    #[error("the loss is {loss} after {steps} steps, so its times would mean nothing")]
+    NotFinite {
+        /// The loss.
+        loss: f64,
+        /// Steps before it.
+        steps: u64,
+    },
+    /// There are no threads to run on.
+    #[error("cannot start {threads} threads: {reason}")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A worker cannot talk to its parent.
+    #[error("cannot talk to the process that asked for the benchmark: {0}")]
+    Parent(#[from] io::Error),
+    /// A worker was asked for something that it does not know.
+    #[error("`{request}` is no request; write step or end")]
+    UnknownRequest {
+        /// What was asked.
+        request: String,
+    },
+    /// A worker cannot be started.
+    #[error("cannot start the worker of {kind}: {reason}")]
+    NotStarted {
+        /// The policy.
+        kind: String,
+        /// Why.
+        reason: io::Error,
+    },
+    /// A worker ended before it was done.
+    #[error("the worker of {kind} died ({status}){said}")]
+    Died {
+        /// The policy.
+        kind: String,
+        /// How it ended.
+        status: String,
+        /// What it said at last, behind a colon.
+        said: String,
+    },
+    /// A worker said something else than was asked.
+    #[error("the worker of {kind} answered `{answer}`: {reason}")]
+    Nonsense {
+        /// The policy.
+        kind: String,
+        /// What it said.
+        answer: String,
+        /// What is wrong with it.
+        reason: serde_json::Error,
+    },
+}
+
+impl BenchError {
+    /// Whether what was asked for cannot be built, rather than having gone wrong on the way.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Model(_) => true,
+            Self::Skip(error) => error.is_usage(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Fair comparison: policies under one budget, seed by seed.
+//!
+//! A [`Suite`] says what is compared. Its runs are ordinary run folders, each made by a process of its
+//! own ([`execute()`]), and everything that is said about them is computed from what they left
+//! ([`Results`]). So a suite can be killed at any moment: running it again makes what is missing and
+//! comes to the same table.
+//!
+//! All variants see the same tokens in the same order per seed, and start from the same draws: fresh
+//! values depend on the seed and the parameter's name alone (a policy may prescribe another scale),
+//! batches on the seed and the step.
+
+pub mod bench;
+mod error;
+mod execute;
+mod figures;
+mod folder;
+mod plan;
+mod results;
+mod suite;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use error::CompareError;
+pub use execute::{End, Lanes, Progress, Start, Task, Watch, execute};
+pub use folder::SuiteFolder;
+pub use plan::{Pace, PlannedRun};
+pub use results::{Against, Cell, METRIC, Point, Results, RunResult, RunState};
+pub use suite::{Budget, Suite, Variant};
+
+use hadal_report::suite::SuiteTable;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+
+/// Makes all runs of a suite that are not done yet and writes `table.json`, `table.csv` and
+/// `results.json`, whatever became of the runs. `None` if it was stopped before there was a plan.
+pub fn compare(
+    suite: &Suite,
+    folder: &SuiteFolder,
+    lanes: Lanes,
+    command: &dyn Fn(Start<'_>) -> Command,
+    watch: &mut dyn Watch,
+    stop: &AtomicBool,
+) -> Result<Option<(Results, SuiteTable)>, CompareError> {
+    let Some(plan) = folder.plan(suite, lanes, command, watch, stop)? else { return Ok(None) };
+    let tasks = folder.tasks(&plan)?;
+    let ends = execute(&tasks, lanes, command, watch, stop)?;
+    let results = Results::read(suite, folder, &plan, &ends)?;
+    let table = results.table(suite);
+    folder::write_json(&folder.path().join(SuiteTable::FILE), &table)?;
+    folder::write_json(&folder.path().join("results.json"), &results)?;
+    hadal_files::write_whole(&folder.path().join("table.csv"), results.csv())?;
+    Ok(Some((results, table)))
+}

@@ -1,0 +1,227 @@
+//! From pieces of documents to tokens.
+
+use super::error::DataError;
+use super::manifest::{TokenizerKind, TokenizerRecord};
+use super::pieces::Piece;
+use super::words::Words;
+use hadal_tokenizer::Tokenizer;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The name under which a tokenizer lies beside the shards.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+
+/// Which tokenizer to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenizerChoice {
+    /// One token for each byte.
+    Bytes,
+    /// A Hugging Face `tokenizer.json`.
+    File(PathBuf),
+}
+
+/// `bytes`, or else a path.
+impl FromStr for TokenizerChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "bytes" { Self::Bytes } else { Self::File(text.into()) })
+    }
+}
+
+/// A tokenizer that knows where documents begin and end.
+pub(super) struct Encoder {
+    tokenizer: Tokenizer,
+    record: TokenizerRecord,
+    file: Option<PathBuf>,
+    /// How many tokens the tokenizer itself puts before and after every text.
+    before: usize,
+    after: usize,
+    words: Option<Words>,
+}
+
+impl Encoder {
+    /// Loads a tokenizer.
+    pub(super) fn load(choice: &TokenizerChoice) -> Result<Self, DataError> {
+        let (tokenizer, file) = match choice {
+            TokenizerChoice::Bytes => (Tokenizer::bytes(), None),
+            TokenizerChoice::File(path) => (Tokenizer::from_file(path)?, Some(path.clone())),
+        };
+        let ends = tokenizer.ends();
+        let Some(&end_of_text) = ends.first() else {
+            return Err(DataError::NoEndOfText { path: file.unwrap_or_default() });
+        };
+        // A letter shows what is put around every text.
+        let example = tokenizer.encode("a")?;
+        let frame = |id: &&u32| ends.contains(id) || tokenizer.begin() == Some(**id);
+        let before = example.iter().take_while(frame).count();
+        let after = example[before..].iter().rev().take_while(frame).count();
+        let words = match &file {
+            Some(path) => {
+                let content = hadal_files::read(path)?;
+                // The tokenizer has read it already, so it is JSON.
+                serde_json::from_slice(&content).ok().and_then(|json| Words::of(&json))
+            }
+            None => None,
+        };
+        let record = TokenizerRecord {
+            kind: if file.is_some() { TokenizerKind::File } else { TokenizerKind::Bytes },
+            file: file.is_some().then(|| TOKENIZER.to_owned()),
+            blake3: match &file {
+                Some(path) => hadal_files::hash(path)?.0,
+                None => "bytes".to_owned(),
+            },
+            vocab_size: tokenizer.vocab_size(),
+            end_of_text,
+        };
+        Ok(Self { tokenizer, record, file, before, after, words })
+    }
+
+    /// What the manifest says of the tokenizer.
+    pub(super) fn record(&self) -> &TokenizerRecord {
+        &self.record
+    }
+
+    /// Where the tokenizer was read from, unless it is built in.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The tokens of a piece. A document begins as the tokenizer begins every text, ends with exactly
+    /// one end-of-text token, and has nothing of the kind where it was cut.
+    pub(super) fn encode(&self, piece: &Piece) -> Result<Vec<u32>, DataError> {
+        let mut tokens = match &self.words {
+            Some(words) => words.encode(&piece.text, |word| self.tokenizer.encode(word))?,
+            None => self.tokenizer.encode(&piece.text)?,
+        };
+        tokens.truncate(tokens.len().saturating_sub(self.after));
+        if !piece.starts_document {
+            tokens.drain(..self.before.min(tokens.len()));
+        }
+        if piece.ends_document {
+            tokens.push(self.record.end_of_text);
+        }
+        Ok(tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::ShardSet;
+    use crate::pieces::PIECE_BYTES;
+    use crate::testing::{Workshop, documents, trained};
+    use serde_json::{Map, Value, json};
+    use std::fs;
+
+    fn tokens(set: &ShardSet) -> Vec<u32> {
+        set.read(0, set.len() as usize).unwrap()
+    }
+
+    #[test]
+    fn a_long_document_is_cut_for_memory_but_not_for_the_model() {
+        let workshop = Workshop::new();
+        let text = documents(6000).join("\n");
+        assert!(text.len() > 2 * PIECE_BYTES);
+        workshop.write("a.txt", &text);
+        // GPT-2's words, learned from other text.
+        let path = trained(&workshop, 350);
+        let set = workshop.prepared(|options| {
+            options.tokenizer = TokenizerChoice::File(path.clone());
+            options.shard_tokens = 50_000;
+        });
+        let mut whole = Tokenizer::from_file(&path).unwrap().encode(&text).unwrap();
+        whole.push(set.manifest().tokenizer.end_of_text);
+        assert_eq!(tokens(&set), whole);
+        assert_eq!(set.manifest().totals.documents, 1);
+        assert_eq!(set.manifest().totals.bytes, text.len() as u64);
+        assert_eq!(fs::read(set.tokenizer_file().unwrap()).unwrap(), fs::read(&path).unwrap());
+    }
+
+    /// One token for each word, with `<s>` before and `</s>` after every text.
+    fn words(path: &Path, count: usize, framed: bool) {
+        let mut vocabulary: Map<String, Value> =
+            (0..count).map(|id| (format!("w{id}"), json!(id))).collect();
+        let mut added = Vec::new();
+        for name in ["<unk>", "<s>", "</s>"] {
+            let id = vocabulary.len();
+            vocabulary.insert(name.into(), json!(id));
+            added.push(json!({
+                "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true,
+            }));
+        }
+        let special = |name: &str| {
+            let ids = [&vocabulary[name]];
+            (name.to_owned(), json!({ "id": name, "ids": ids, "tokens": [name] }))
+        };
+        let frame = json!({
+            "type": "TemplateProcessing",
+            "single": [
+                {"SpecialToken": {"id": "<s>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": "</s>", "type_id": 0}},
+            ],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": Map::from_iter([special("<s>"), special("</s>")]),
+        });
+        let tokenizer = json!({
+            "version": "1.0",
+            "added_tokens": added,
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "post_processor": if framed { frame } else { Value::Null },
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+        });
+        fs::write(path, tokenizer.to_string()).unwrap();
+    }
+
+    #[test]
+    fn a_document_has_one_beginning_and_one_end() {
+        let workshop = Workshop::new();
+        let path = workshop.path("words.json");
+        let long = "w1 w2 w3\n".repeat(PIECE_BYTES / 6);
+        workshop.write("a.txt", format!("w5 w6<|endoftext|>{long}"));
+        for framed in [true, false] {
+            words(&path, 10, framed);
+            let out = workshop.path(&format!("framed-{framed}"));
+            workshop
+                .prepare(|options| {
+                    options.tokenizer = TokenizerChoice::File(path.clone());
+                    options.out = out.clone();
+                })
+                .unwrap();
+            let found = tokens(&ShardSet::open(&out).unwrap());
+            let begin: &[u32] = if framed { &[11] } else { &[] };
+            let body = [1, 2, 3].repeat(PIECE_BYTES / 6);
+            assert_eq!(found, [begin, &[5, 6, 12], begin, &body, &[12]].concat());
+        }
+    }
+
+    #[test]
+    fn a_large_vocabulary_takes_four_bytes() {
+        let workshop = Workshop::new();
+        let path = workshop.path("words.json");
+        words(&path, 70_000, false);
+        workshop.write("a.txt", "w0 w65535 w65536 w69999");
+        let set = workshop.prepared(|options| options.tokenizer = TokenizerChoice::File(path));
+        assert_eq!(set.shards()[0].width(), 4);
+        assert_eq!(tokens(&set), [0, 65_535, 65_536, 69_999, 70_002]);
+    }
+
+    #[test]
+    fn a_tokenizer_without_an_end_is_refused() {
+        let workshop = Workshop::new();
+        workshop.write("a.txt", "text");
+        let path = workshop.path("words.json");
+        let tokenizer = json!({
+            "version": "1.0",
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "<unk>": 1}, "unk_token": "<unk>"},
+        });
+        fs::write(&path, tokenizer.to_string()).unwrap();
+        let error = workshop
+            .prepare(|options| options.tokenizer = TokenizerChoice::File(path))
+            .unwrap_err();
+        assert!(matches!(error, DataError::NoEndOfText { .. }), "{error}");
+    }
+}

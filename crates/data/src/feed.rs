@@ -1,0 +1,257 @@
+//! Batches: sequence number in, tokens out. Nothing here remembers a position.
+
+use super::dataset::ShardSet;
+use super::error::DataError;
+use super::order::shuffled;
+use super::tasks::{Example, GENERATOR_VERSION, Split, TaskConfig, TaskError};
+use hadal_tokenizer::{Tokenizer, TokenizerError, Tokens};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Sequences to learn from or to be measured on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// What the model reads.
+    pub input: Tokens,
+    /// What it should answer at each position.
+    pub target: Tokens,
+    /// Which positions count; all of them if this is empty.
+    pub scored: Vec<bool>,
+}
+
+/// What to learn from: prepared text, or a generated task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// A directory made by `hadal data prepare`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train: Option<PathBuf>,
+    /// Another, to measure progress on; by default the end of `train` is kept for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<PathBuf>,
+    /// A generated task instead of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generated: Option<TaskConfig>,
+}
+
+/// Where batches come from.
+#[derive(Debug)]
+pub enum Feed {
+    /// A generated task.
+    Task {
+        /// Its settings.
+        task: TaskConfig,
+        /// Which instances.
+        seed: u64,
+    },
+    /// Prepared text.
+    Text(Box<TextFeed>),
+}
+
+/// Windows of prepared text.
+#[derive(Debug)]
+pub struct TextFeed {
+    train: ShardSet,
+    validation: Option<ShardSet>,
+    tokenizer_file: Option<PathBuf>,
+    seq_len: usize,
+    /// Windows of `train` to learn from.
+    windows: u64,
+    /// Windows to be measured on: of `validation`, or the rest of `train`.
+    held_out: u64,
+    seed: u64,
+}
+
+/// Why there are no batches.
+#[derive(Debug, thiserror::Error)]
+pub enum FeedError {
+    /// The prepared data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The task's settings are impossible.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// The tokenizer cannot be read.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The settings do not fit the data.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+impl Feed {
+    /// Opens what the settings name, in sequences of this length; a task brings its own. The seed decides the
+    /// order of a text, or the instances of a task.
+    pub fn open(config: &DataConfig, seq_len: Option<usize>, seed: u64) -> Result<Self, FeedError> {
+        if let Some(task) = &config.generated {
+            task.check()?;
+            if let Some(length) = seq_len.filter(|&length| length != task.seq_len()) {
+                return Err(FeedError::Unfit(format!(
+                    "train.seq_len is {length}, but the task makes sequences of {}; leave it out",
+                    task.seq_len()
+                )));
+            }
+            return Ok(Self::Task { task: task.clone(), seed });
+        }
+        let seq_len = seq_len.ok_or_else(|| {
+            FeedError::Unfit("train.seq_len is missing, and text has no length of its own".into())
+        })?;
+        Ok(Self::Text(Box::new(TextFeed::open(config, seq_len, seed)?)))
+    }
+
+    /// Compares every byte of the data with what was prepared.
+    pub fn verify(&self) -> Result<(), FeedError> {
+        if let Self::Text(text) = self {
+            for set in [Some(&text.train), text.validation.as_ref()].into_iter().flatten() {
+                set.verify(&mut |_| {})?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many held-out sequences there are; a task makes as many as one likes.
+    pub fn held_out_sequences(&self) -> Option<u64> {
+        match self {
+            Self::Task { .. } => None,
+            Self::Text(text) => Some(text.held_out),
+        }
+    }
+
+    /// Number of tokens.
+    pub fn vocab_size(&self) -> usize {
+        match self {
+            Self::Task { task, .. } => task.vocab_size(),
+            Self::Text(text) => text.train.manifest().tokenizer.vocab_size,
+        }
+    }
+
+    /// Length of a sequence.
+    pub fn seq_len(&self) -> usize {
+        match self {
+            Self::Task { task, .. } => task.seq_len(),
+            Self::Text(text) => text.seq_len,
+        }
+    }
+
+    /// What the data is, down to the bits: a run must not go on with another.
+    pub fn fingerprint(&self) -> String {
+        match self {
+            Self::Task { task, seed } => {
+                let settings = serde_json::to_string(task).unwrap_or_default();
+                format!("task generator {GENERATOR_VERSION} seed {seed} {settings}")
+            }
+            Self::Text(text) => {
+                let held_out = text.validation.as_ref().map(ShardSet::fingerprint);
+                format!("{} {}", text.train.fingerprint(), held_out.unwrap_or_default())
+            }
+        }
+    }
+
+    /// UTF-8 bytes behind a token on average, where there is a text.
+    pub fn bytes_per_token(&self) -> Option<f64> {
+        match self {
+            Self::Task { .. } => None,
+            Self::Text(text) => {
+                let totals = &text.validation.as_ref().unwrap_or(&text.train).manifest().totals;
+                Some(totals.bytes as f64 / totals.tokens.max(1) as f64)
+            }
+        }
+    }
+
+    /// The tokenizer of the text, if there is a text.
+    pub fn tokenizer(&self) -> Result<Option<Tokenizer>, FeedError> {
+        match self {
+            Self::Task { .. } => Ok(None),
+            Self::Text(text) => Ok(Some(match &text.tokenizer_file {
+                Some(file) => Tokenizer::from_file(file)?,
+                None => Tokenizer::bytes(),
+            })),
+        }
+    }
+
+    /// The tokenizer's file, if it has one.
+    pub fn tokenizer_file(&self) -> Option<&Path> {
+        match self {
+            Self::Task { .. } => None,
+            Self::Text(text) => text.tokenizer_file.as_deref(),
+        }
+    }
+
+    /// Sequences `first..first + count` of the run, in the order of its seed.
+    pub fn train(&self, first: u64, count: usize) -> Result<Batch, FeedError> {
+        self.batch(first, count, Split::Train)
+    }
+
+    /// Held-out sequences `first..first + count`, always in the same order.
+    pub fn held_out(&self, first: u64, count: usize) -> Result<Batch, FeedError> {
+        self.batch(first, count, Split::HeldOut)
+    }
+
+    fn batch(&self, first: u64, count: usize, split: Split) -> Result<Batch, FeedError> {
+        let (mut input, mut target, mut scored) = (Vec::new(), Vec::new(), Vec::new());
+        for sequence in first..first + count as u64 {
+            match self {
+                Self::Task { task, seed } => {
+                    let Example { input: i, target: t, scored: s } =
+                        task.example(split, *seed, sequence);
+                    input.extend(i);
+                    target.extend(t);
+                    scored.extend(s);
+                }
+                Self::Text(text) => {
+                    let window = text.window(sequence, split)?;
+                    input.extend(&window[..text.seq_len]);
+                    target.extend(&window[1..]);
+                }
+            }
+        }
+        let rows = |ids| {
+            Tokens::rows(ids, count).ok_or_else(|| FeedError::Unfit("a batch is empty".into()))
+        };
+        Ok(Batch { input: rows(input)?, target: rows(target)?, scored })
+    }
+}
+
+impl TextFeed {
+    fn open(config: &DataConfig, seq_len: usize, seed: u64) -> Result<Self, FeedError> {
+        let directory = config.train.as_deref().unwrap_or(Path::new(""));
+        let train = ShardSet::open(directory)?;
+        let validation = config.validation.as_deref().map(ShardSet::open).transpose()?;
+        if let Some(validation) = &validation
+            && validation.manifest().tokenizer != train.manifest().tokenizer
+        {
+            return Err(FeedError::Unfit(
+                "data.validation was prepared with another tokenizer than data.train".into(),
+            ));
+        }
+        let in_set = |set: &ShardSet| set.len().saturating_sub(1) / seq_len as u64;
+        let all = in_set(&train);
+        let (windows, held_out) = match &validation {
+            Some(validation) => (all, in_set(validation)),
+            // One in fifty, and at least one.
+            None => (all - (all / 50).max(1).min(all), (all / 50).max(1).min(all)),
+        };
+        if windows == 0 || held_out == 0 {
+            return Err(FeedError::Unfit(format!(
+                "{} holds {} tokens, too few for sequences of {seq_len} to learn from and to be measured on",
+                directory.display(),
+                train.len()
+            )));
+        }
+        let tokenizer_file = train.tokenizer_file();
+        Ok(Self { train, validation, tokenizer_file, seq_len, windows, held_out, seed })
+    }
+
+    /// One token more than a sequence: the last is only a target.
+    fn window(&self, sequence: u64, split: Split) -> Result<Vec<u32>, FeedError> {
+        let (set, window) = match (split, &self.validation) {
+            (Split::Train, _) => {
+                let (epoch, position) = (sequence / self.windows, sequence % self.windows);
+                (&self.train, shuffled(position, self.windows, self.seed, epoch))
+            }
+            (Split::HeldOut, Some(validation)) => (validation, sequence % self.held_out),
+            (Split::HeldOut, None) => (&self.train, self.windows + sequence % self.held_out),
+        };
+        Ok(set.read(window * self.seq_len as u64, self.seq_len + 1)?)
+    }
+}

@@ -1,0 +1,161 @@
+//! The directory that is written: who may write there, what it already holds, and how it is completed.
+
+use super::reader::Position;
+use crate::encoder::{Encoder, TOKENIZER};
+use crate::error::DataError;
+use crate::manifest::{Manifest, SourceRecord, read_json, write_json};
+use hadal_files::{Action, file_error, is_part, write_whole};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// Where a preparation remembers how far it has come.
+pub(crate) const PROGRESS: &str = "progress.json";
+
+/// Held by the one process that writes.
+const LOCK: &str = "prepare.lock";
+
+/// An unfinished preparation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    /// Where the first piece after the last finished shard is.
+    pub(super) position: Position,
+    /// The plan, with the shards that are finished.
+    pub(super) manifest: Manifest,
+}
+
+impl State {
+    /// Nothing done yet.
+    pub(super) fn new(plan: Manifest) -> Self {
+        Self { position: Position::default(), manifest: plan }
+    }
+}
+
+/// What a directory holds.
+pub(super) enum Found {
+    Nothing,
+    Unfinished(State),
+    Finished(Manifest),
+}
+
+impl Found {
+    /// The sources that were read so far.
+    pub(super) fn sources(&self) -> &[SourceRecord] {
+        match self {
+            Self::Nothing => &[],
+            Self::Unfinished(state) => &state.manifest.sources,
+            Self::Finished(manifest) => &manifest.sources,
+        }
+    }
+}
+
+/// A directory that nobody else writes to.
+pub(super) struct Output {
+    directory: PathBuf,
+    existed: bool,
+    /// Closing it gives the directory free, also when the process is killed.
+    _lock: File,
+}
+
+impl Output {
+    /// Creates the directory if need be, and locks it.
+    pub(super) fn open(directory: &Path) -> Result<Self, DataError> {
+        let existed = directory.exists();
+        fs::create_dir_all(directory).map_err(file_error(Action::Create, directory))?;
+        let path = directory.join(LOCK);
+        let lock = File::create(&path).map_err(file_error(Action::Write, &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { directory: directory.into(), existed, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DataError::Busy { path: directory.into() }),
+            Err(TryLockError::Error(error)) => Err(file_error(Action::Lock, &path)(error).into()),
+        }
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Looks at what is there already.
+    pub(super) fn find(&self) -> Result<Found, DataError> {
+        if let Some(manifest) = Manifest::find(&self.directory)? {
+            return Ok(Found::Finished(manifest));
+        }
+        let path = self.path(PROGRESS);
+        if let Some(state) = read_json::<State>(&path)? {
+            state.manifest.check(&path)?;
+            return Ok(Found::Unfinished(state));
+        }
+        let entries = fs::read_dir(&self.directory)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(file_error(Action::Read, &self.directory))?;
+        let foreign = entries.iter().any(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name != LOCK && !is_part(&name)
+        });
+        if foreign {
+            return Err(DataError::Occupied { path: self.directory.clone() });
+        }
+        Ok(Found::Nothing)
+    }
+
+    /// Refuses to mix two preparations.
+    pub(super) fn same(&self, found: &Manifest, plan: &Manifest) -> Result<(), DataError> {
+        match found.differences(plan) {
+            differences if differences.is_empty() => Ok(()),
+            differences => Err(DataError::Different { path: self.directory.clone(), differences }),
+        }
+    }
+
+    /// Writes what must be there before the first shard is.
+    pub(super) fn begin(&self, state: &State, encoder: &Encoder) -> Result<(), DataError> {
+        self.save(state)?;
+        if let Some(file) = encoder.file() {
+            let content = hadal_files::read(file)?;
+            write_whole(&self.path(TOKENIZER), content)?;
+        }
+        Ok(())
+    }
+
+    /// The hash of a file in the directory.
+    pub(super) fn hash(&self, name: &str) -> Result<String, DataError> {
+        Ok(hadal_files::hash(&self.path(name))?.0)
+    }
+
+    /// Remembers how far the work has come.
+    pub(super) fn save(&self, state: &State) -> Result<(), DataError> {
+        write_json(&self.path(PROGRESS), state)
+    }
+
+    /// The manifest makes the directory whole.
+    pub(super) fn finish(&self, manifest: &Manifest) -> Result<(), DataError> {
+        manifest.write(&self.directory)?;
+        self.tidy();
+        Ok(())
+    }
+
+    /// Removes what helped on the way to the manifest: of no more use, but of no harm if it stays.
+    pub(super) fn tidy(&self) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name == PROGRESS || is_part(&name.to_string_lossy()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // Both are only tidiness: the second succeeds if nothing was ever written.
+        let _ = fs::remove_file(self.path(LOCK));
+        if !self.existed {
+            let _ = fs::remove_dir(&self.directory);
+        }
+    }
+}

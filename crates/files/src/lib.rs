@@ -1,0 +1,111 @@
+//! Files and directories that are whole or absent, whenever a process is killed or the power fails.
+//!
+//! Everything is written under another name first, `NAME.PID.part` beside its place, flushed to the disk,
+//! renamed, and the new name is flushed as well. So a name without `.part` always stands for all of a file.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("results.json");
+//! hadal_files::write_whole(&path, "{}\n")?;
+//! assert_eq!(hadal_files::read_text(&path)?, "{}\n");
+//!
+//! let error = hadal_files::read_text(&directory.path().join("absent")).unwrap_err();
+//! assert!(error.to_string().starts_with("cannot read "));
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod staged;
+mod whole;
+
+pub use error::{Action, FileError, file_error};
+pub use staged::StagedDirectory;
+pub use whole::{WholeFile, write_whole};
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How the name of a file or directory ends while it is written.
+pub const PART: &str = "part";
+
+/// Whether a name was left behind by a process that was killed while it wrote.
+pub fn is_part(name: &str) -> bool {
+    // Older versions wrote the other one.
+    name.ends_with(".part") || name.ends_with(".partial")
+}
+
+/// All bytes of a file.
+pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(file_error(Action::Read, path))
+}
+
+/// A file as text.
+pub fn read_text(path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(file_error(Action::Read, path))
+}
+
+/// Makes a directory and those above it, as far as they are missing.
+pub fn create_directory(path: &Path) -> Result<(), FileError> {
+    fs::create_dir_all(path).map_err(file_error(Action::Create, path))
+}
+
+/// Removes a directory with everything in it, if it is there.
+pub fn remove_directory(path: &Path) -> Result<(), FileError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(file_error(Action::Remove, path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A value as indented JSON, to be written to a file.
+pub fn pretty_json(path: &Path, value: &impl serde::Serialize) -> Result<String, FileError> {
+    serde_json::to_string_pretty(value)
+        .map_err(|error| file_error(Action::Write, path)(io::Error::other(error)))
+}
+
+/// The blake3 hash of a file, as `b3sum` prints it, and its length in bytes.
+pub fn hash(path: &Path) -> Result<(String, u64), FileError> {
+    let mut hasher = blake3::Hasher::new();
+    let length = File::open(path)
+        .and_then(|mut file| io::copy(&mut file, &mut hasher))
+        .map_err(file_error(Action::Read, path))?;
+    Ok((hasher.finalize().to_string(), length))
+}
+
+/// Where something is written before it gets its name. Each process has its own, so that two that write the same
+/// file do not mix.
+fn beside(place: &Path, suffix: &str) -> Result<PathBuf, FileError> {
+    let name = place
+        .file_name()
+        .ok_or_else(|| file_error(Action::Write, place)(io::ErrorKind::InvalidFilename.into()))?;
+    let mut beside = OsString::from(name);
+    beside.push(format!(".{}.{suffix}", std::process::id()));
+    Ok(place.with_file_name(beside))
+}
+
+/// Waits until the disk holds a file, or the names in a directory.
+fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Makes the name of a file or directory last.
+fn sync_name(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        // Where directories cannot be opened the system looks after them itself.
+        _ if cfg!(not(unix)) => Ok(()),
+        None => Ok(()),
+        Some(parent) if parent.as_os_str().is_empty() => sync(Path::new(".")),
+        Some(parent) => sync(parent),
+    }
+}
+
+/// Gives what is on the disk another name, and makes that last.
+fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    fs::rename(from, to).and_then(|()| sync_name(to)).map_err(file_error(Action::Rename, to))
+}

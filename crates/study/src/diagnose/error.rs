@@ -1,0 +1,138 @@
+//! Why there is no diagnosis.
+
+use super::Kind;
+use hadal_data::DataError;
+use hadal_data::FeedError;
+use hadal_files::FileError;
+use hadal_model::{CheckpointError, ConfigError, PassError, TokenizerError};
+use hadal_train::{RunConfigError, TrainError};
+use std::path::PathBuf;
+
+/// Why there is no diagnosis.
+#[derive(Debug, thiserror::Error)]
+pub enum DiagnoseError {
+    /// There is nothing to look at.
+    #[error(
+        "{} holds neither a run (config.toml) nor a model (config.json); name a folder of `hadal train` or a model \
+         directory",
+        path.display()
+    )]
+    NoModel {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The run has saved nothing yet.
+    #[error("{} holds no checkpoint yet; wait for the first one", path.display())]
+    NoCheckpoint {
+        /// The run.
+        path: PathBuf,
+    },
+    /// There is nothing to look at it with.
+    #[error(
+        "{} brings no data of its own; name a text file or a directory of `hadal data prepare` with --data",
+        path.display()
+    )]
+    NoData {
+        /// The model.
+        path: PathBuf,
+    },
+    /// The data is too short.
+    #[error("{} holds {tokens} tokens, but at least {least} are needed; name a longer text with --data", path.display())]
+    TooShort {
+        /// The data.
+        path: PathBuf,
+        /// What it holds.
+        tokens: u64,
+        /// What would do.
+        least: u64,
+    },
+    /// The data is of another vocabulary.
+    #[error(
+        "{} has {data} tokens, but the model's vocabulary has only {model}; prepare the text with the model's \
+         tokenizer",
+        path.display()
+    )]
+    Vocabulary {
+        /// The data or its tokenizer.
+        path: PathBuf,
+        /// Its vocabulary.
+        data: usize,
+        /// The model's.
+        model: usize,
+    },
+    /// The data was made by another tokenizer.
+    #[error(
+        "{} was prepared with another tokenizer than the model's {}; prepare it again with `--tokenizer {}`",
+        path.display(), tokenizer.display(), tokenizer.display()
+    )]
+    OtherTokenizer {
+        /// The data.
+        path: PathBuf,
+        /// The model's tokenizer.
+        tokenizer: PathBuf,
+    },
+    /// A text cannot be read by the model.
+    #[error("{} has no tokenizer.json to read a text with; copy its tokenizer there, or give --data a directory of `hadal data prepare`", path.display())]
+    NoTokenizer {
+        /// The model.
+        path: PathBuf,
+    },
+    /// The data is not a text.
+    #[error("{} is not a UTF-8 text; turn it into data with `hadal data prepare`", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The model does not compute numbers.
+    #[error(
+        "the loss is {loss}: the model's numbers overflow, and no figure of it would mean anything"
+    )]
+    NotFinite {
+        /// What it is.
+        loss: f64,
+    },
+    /// There is no such diagnostic.
+    #[error("unknown diagnostic `{name}`; known are {}", Kind::names())]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The settings of the run cannot be read.
+    #[error(transparent)]
+    Settings(#[from] RunConfigError),
+    /// The model cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The model makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The checkpoint of a run cannot be read.
+    #[error(transparent)]
+    Training(#[from] TrainError),
+    /// The run's data cannot be read.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// The prepared data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The tokenizer fails.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+}
+
+impl DiagnoseError {
+    /// Whether what was asked for makes no sense, rather than having gone wrong on the way.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Training(error) => error.is_usage(),
+            Self::NotFinite { .. } | Self::File(_) | Self::Checkpoint(_) | Self::Pass(_) => false,
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! One pass over the data that all diagnostics share.
+
+use super::diagnostic::{Backward, Diagnostic};
+use super::error::DiagnoseError;
+use super::removal::positions;
+use super::values::Values;
+use burn::tensor::Tensor;
+use hadal_data::Batch;
+use hadal_kernels::take_gradient;
+use hadal_model::{Decoder, Pass, Variant};
+use hadal_residual::{Place, Probe, Signal, Site};
+use hadal_train::gradient::scalar;
+
+/// Hands signals to those who want them.
+struct Watch<'a, 'd> {
+    diagnostics: &'a mut [&'d mut dyn Diagnostic],
+    /// A zero beside each write, if gradients are wanted.
+    taps: Option<Vec<(Site, Tensor<3>)>>,
+}
+
+impl Probe for Watch<'_, '_> {
+    fn wants(&self, signal: Signal) -> bool {
+        // Taps exist only along the way that is watched, so something must be.
+        let watched = self.taps.is_some() && signal == Signal::Embedding;
+        watched || self.diagnostics.iter().any(|diagnostic| diagnostic.wants(signal))
+    }
+
+    fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>) {
+        let values = Values::of(value.inner());
+        for diagnostic in self.diagnostics.iter_mut().filter(|d| d.wants(signal)) {
+            diagnostic.see(place, signal, &values);
+        }
+    }
+
+    fn tap(&mut self, site: Site, output: Tensor<3>) -> Tensor<3> {
+        let Some(taps) = &mut self.taps else { return output };
+        let zero = Tensor::zeros(output.dims(), &output.device()).require_grad();
+        taps.push((site, zero.clone()));
+        output + zero
+    }
+}
+
+/// Shows a batch to all diagnostics, and returns its summed loss. The model must be on a device with
+/// autodiff if one of them wants gradients.
+pub(crate) fn watch(
+    decoder: &Decoder,
+    variant: Variant,
+    batch: &Batch,
+    diagnostics: &mut [&mut dyn Diagnostic],
+) -> Result<f64, DiagnoseError> {
+    let learns = diagnostics.iter().any(|diagnostic| diagnostic.wants_gradients());
+    diagnostics.iter_mut().for_each(|diagnostic| diagnostic.begin(batch));
+    let mut probe = Watch { diagnostics, taps: learns.then(Vec::new) };
+    let pass = Pass { probe: Some(&mut probe), ..variant.pass() };
+    let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
+    let Watch { diagnostics, taps } = probe;
+    let (mean, positions) = (scalar(&loss), positions(batch));
+    if let Some(taps) = taps {
+        let mut gradients = loss.backward();
+        let summed = |(site, zero): (Site, Tensor<3>)| {
+            let mut values = take_gradient(&zero, &mut gradients).unwrap_or_default();
+            values.iter_mut().for_each(|value| *value *= positions as f32);
+            (site, values)
+        };
+        let writes = taps.into_iter().map(summed).collect();
+        let backward = Backward { writes, parameters: decoder.gradients(gradients), positions };
+        diagnostics.iter_mut().for_each(|diagnostic| diagnostic.learn(&backward));
+    }
+    diagnostics.iter_mut().for_each(|diagnostic| diagnostic.end());
+    Ok(mean * positions as f64)
+}

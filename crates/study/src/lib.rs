@@ -1,0 +1,16 @@
+//! Studies of a model: proving that it computes what the papers say, looking into it, making it smaller or
+//! faster, and measuring how good it is.
+
+pub mod diagnose;
+mod parity;
+pub mod perplexity;
+pub mod prune;
+mod samples;
+pub mod skip;
+mod subject;
+
+pub use parity::{
+    Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,
+};
+pub use samples::Samples;
+pub use subject::Subject;

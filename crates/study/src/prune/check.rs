@@ -1,0 +1,184 @@
+//! Is the cut what was promised? It is read back and compared with the original that leaves the parts out.
+
+use super::apply::{MANIFEST, Manifest};
+use super::error::{PruneError, unfit};
+use super::file::{Source, hash, read_json};
+use super::measure::{Cost, logits, measure};
+use super::probes::{Asked, ProbeResult, SampleText, probe, samples};
+use crate::samples::tokenizer;
+use crate::{Samples, Subject};
+use burn::module::Module;
+use hadal_data::Batch;
+use hadal_model::{Part, Tokenizer, Tokens};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Difference of logits, relative to the largest, that a cut may have which is exact to rounding only.
+const ROUNDING: f64 = 1e-4;
+/// What is compared where nobody named data: enough to tell models apart.
+const TEXT: &str = "Once upon a time there was a little girl. She opened the door and looked outside: it was raining. \
+                    What is one and one? It is two, of course, and everybody knows that two and two are four.";
+
+/// How the logits of the written cut compare with those of the original that leaves the parts out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// Logits that were compared.
+    pub compared: u64,
+    /// Of these, how many differ at all.
+    pub different: u64,
+    /// The largest difference.
+    pub largest_difference: f64,
+    /// The largest logit.
+    pub largest_logit: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What is gone, by original numbers.
+    pub removed: Vec<Part>,
+    /// Whether the logits had to be the same to the bit.
+    pub exact: bool,
+    /// How they compare.
+    pub logits: Agreement,
+    /// Whether that is as it should be.
+    pub passed: bool,
+    /// The original on the data.
+    pub original: Cost,
+    /// The original without the parts on the same data, which is the cut if that `passed`; its KL is that to the
+    /// original.
+    pub cut: Cost,
+    /// Tokens of the data.
+    pub tokens: u64,
+    /// Whether the data was named, rather than a few sentences of ours.
+    pub data: bool,
+    /// What both answer, where there is a tokenizer.
+    pub probes: Vec<ProbeResult>,
+    /// What both write.
+    pub samples: Vec<SampleText>,
+}
+
+/// Checks a directory that [`super::apply()`] wrote against its original. `progress` is told how many steps are done.
+pub fn check(
+    pruned: &Path,
+    original: &Path,
+    data: Option<&Path>,
+    batches: Option<usize>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Check, PruneError> {
+    let manifest = manifest(pruned)?;
+    Source::open(original)?.same_as(&manifest.source, "the cut was made from it")?;
+    for file in &manifest.files {
+        if hash(&pruned.join(&file.name))? != *file {
+            let path = pruned.join(&file.name);
+            return Err(PruneError::Changed { path, since: "it was written by the cut" });
+        }
+    }
+    let whole = Subject::open(original)?;
+    let cut = Subject::open(pruned)?;
+    let words = tokenizer(&whole).ok();
+    let batches = match data {
+        Some(path) => {
+            let samples = Samples::of(&whole, Some(path))?;
+            let all = (0..samples.batches(batches)).map(|index| Ok(samples.batch(index)?));
+            all.collect::<Result<Vec<_>, PruneError>>()?
+        }
+        None => vec![sentences(&whole, words.as_ref())?],
+    };
+    let [whole_mode, cut_mode] = [&whole, &cut].map(|subject| subject.mode.clone());
+    let (whole, cut) = (whole.decoder.valid(), cut.decoder.valid());
+    let models = [(&whole, &whole_mode), (&cut, &cut_mode)];
+    whole.check_absent(&Part::all_sites(&manifest.removed))?;
+
+    let steps = 2 * batches.len() + 2;
+    let logits = agreement(models, &manifest.removed, &batches, &mut |done| progress(done, steps))?;
+    let passed = if manifest.exact {
+        logits.different == 0
+    } else {
+        logits.largest_difference <= ROUNDING * logits.largest_logit
+    };
+    let (original_cost, cut_cost) = costs(models[0], &manifest.removed, &batches)?;
+    progress(2 * batches.len(), steps);
+    let (mut probes, mut texts) = (Vec::new(), Vec::new());
+    if let Some(words) = &words {
+        probes = probe(models, words)?;
+        progress(steps - 1, steps);
+        texts = samples(models, words)?;
+    }
+    progress(steps, steps);
+    Ok(Check {
+        removed: manifest.removed,
+        exact: manifest.exact,
+        logits,
+        passed,
+        original: original_cost,
+        cut: cut_cost,
+        tokens: batches.iter().map(|batch| batch.input.ids().len() as u64).sum(),
+        data: data.is_some(),
+        probes,
+        samples: texts,
+    })
+}
+
+fn manifest(pruned: &Path) -> Result<Manifest, PruneError> {
+    let path = pruned.join(MANIFEST);
+    if !path.is_file() {
+        return Err(unfit(
+            pruned,
+            format!("it holds no {MANIFEST}; name a directory that `hadal prune apply` wrote"),
+        ));
+    }
+    serde_json::from_value(read_json(&path)?)
+        .map_err(|error| PruneError::Malformed { path, reason: error.to_string() })
+}
+
+/// A few sentences, or any tokens where there is no tokenizer.
+fn sentences(subject: &Subject, words: Option<&Tokenizer>) -> Result<Batch, PruneError> {
+    let config = subject.model();
+    let mut ids = match words {
+        Some(words) => words.encode(TEXT)?,
+        None => (0..64u32).map(|i| (i * i * 31 + 17 * i + 5) % config.vocab_size as u32).collect(),
+    };
+    ids.truncate(config.max_seq_len + 1);
+    let (input, target) = (Tokens::row(&ids[..ids.len() - 1]), Tokens::row(&ids[1..]));
+    Ok(Batch { input, target, scored: Vec::new() })
+}
+
+fn agreement(
+    [whole, cut]: [Asked; 2],
+    removed: &[Part],
+    batches: &[Batch],
+    told: &mut dyn FnMut(usize),
+) -> Result<Agreement, PruneError> {
+    let mut found =
+        Agreement { compared: 0, different: 0, largest_difference: 0.0, largest_logit: 0.0 };
+    for (i, batch) in batches.iter().enumerate() {
+        let (expected, actual) =
+            (logits(whole.0, whole.1, batch, removed)?, logits(cut.0, cut.1, batch, &[])?);
+        found.compared += expected.len() as u64;
+        for (&e, &a) in expected.iter().zip(&actual) {
+            if e != a {
+                found.different += 1;
+            }
+            let apart = f64::from((e - a).abs());
+            // NaN is no agreement either.
+            if apart.is_nan() || apart > found.largest_difference {
+                found.largest_difference = if apart.is_nan() { f64::INFINITY } else { apart };
+            }
+            found.largest_logit = found.largest_logit.max(f64::from(e.abs()));
+        }
+        if expected.len() != actual.len() {
+            found.different += expected.len().abs_diff(actual.len()) as u64;
+            found.largest_difference = f64::INFINITY;
+        }
+        told(i + 1);
+    }
+    Ok(found)
+}
+
+/// The original, and the original without the parts, whose logits are the cut's.
+fn costs(whole: Asked, removed: &[Part], batches: &[Batch]) -> Result<(Cost, Cost), PruneError> {
+    let costs = measure(whole.0, whole.1, batches, &[removed.to_vec()], &mut || {})?;
+    let cut = costs.cuts.into_iter().next().and_then(Result::ok).unwrap_or(costs.whole);
+    Ok((costs.whole, cut))
+}

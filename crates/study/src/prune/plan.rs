@@ -1,0 +1,252 @@
+//! A plan: what should go, why, and what that was measured to cost. Nothing is written but the plan.
+
+use super::choose::{Options, choose};
+use super::error::PruneError;
+use super::file::Source;
+use super::measure::{Cost, measure, passes};
+use super::scores::{Scores, cuts, score};
+use super::speed::{Speed, speed};
+use crate::{Samples, Subject};
+use burn::module::Module;
+use hadal_data::Batch;
+use hadal_model::{Decoder, ModelConfig, ModelCost, Part};
+use hadal_residual::StepMode;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The version of the file.
+const FORMAT: u32 = 1;
+
+/// What is cut, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Version of this file.
+    pub format: u32,
+    /// The model.
+    pub source: Source,
+    /// Its residual policy.
+    pub residual: String,
+    /// Its blocks.
+    pub blocks: usize,
+    /// What goes, by original numbers, in order.
+    pub remove: Vec<Part>,
+    /// The same in the order in which it was chosen.
+    pub chosen: Vec<Part>,
+    /// Original numbers of the blocks that stay.
+    pub kept: Vec<usize>,
+    /// How it was chosen.
+    pub options: Options,
+    /// What that costs.
+    pub outcome: Outcome,
+    /// The cost on the same data after each part of `chosen`.
+    pub curve: Vec<Cost>,
+    /// Memory before and after.
+    pub memory: Memory,
+    /// Time without the parts.
+    pub speed: Speed,
+    /// What every part is worth.
+    pub scores: Scores,
+    /// What was typed.
+    pub command: String,
+}
+
+/// Predicted and measured cost of a cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Perplexity that the parts' own changes of the loss add up to.
+    pub predicted_perplexity: f64,
+    /// The sum of the parts' own KL.
+    pub predicted_kl: f64,
+    /// The whole model on the same data as the cut.
+    pub whole: Cost,
+    /// The cut model.
+    pub cut: Cost,
+    /// Whether that data is apart from what the choice was made on.
+    pub held_out: bool,
+    /// Tokens of that data.
+    pub tokens: u64,
+}
+
+/// Bytes before and after a cut, as f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Parameters of the whole model.
+    pub parameters_before: u64,
+    /// Parameters that are left.
+    pub parameters_after: u64,
+    /// Bytes of keys and values for each token, before.
+    pub kv_bytes_before: u64,
+    /// And after.
+    pub kv_bytes_after: u64,
+}
+
+impl Memory {
+    fn of(decoder: &Decoder, remove: &[Part]) -> Result<Self, PruneError> {
+        let config = decoder.config();
+        let count = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
+        let declared = decoder.declared();
+        let before = declared.iter().map(|d| count(&d.shape)).sum();
+        let gone = declared.iter().filter(|d| remove.iter().any(|&part| belongs(&d.name, part)));
+        let gone: u64 = gone.map(|d| count(&d.shape)).sum();
+        let blocks = config.n_layers as u64;
+        let kv_bytes_before = ModelCost::of(config)?.kv_bytes_per_token;
+        let silent = remove.iter().filter(|part| !matches!(part, Part::Mlp(_))).count() as u64;
+        Ok(Self {
+            parameters_before: before,
+            parameters_after: before - gone,
+            kv_bytes_before,
+            kv_bytes_after: kv_bytes_before / blocks * (blocks - silent),
+        })
+    }
+}
+
+/// Whether a parameter goes with a part. What a policy has for each sub-layer goes too.
+fn belongs(name: &str, part: Part) -> bool {
+    let words: Vec<&str> = name.split('.').collect();
+    let number = words.get(1).and_then(|word| word.parse::<usize>().ok());
+    match (words.as_slice(), number) {
+        (["layers", _, rest, ..], Some(block)) if block == part.block() => match part {
+            Part::Block(_) => true,
+            Part::Attention(_) => rest.starts_with("attn"),
+            Part::Mlp(_) => rest.starts_with("mlp"),
+        },
+        (["residual", ..], Some(site)) => part.sites().iter().any(|own| own.index == site),
+        _ => false,
+    }
+}
+
+/// Measures a model and chooses what goes. `progress` is told how many passes are done, and of how many; the number
+/// grows where a choice is made step by step.
+pub fn plan(
+    path: &Path,
+    data: Option<&Path>,
+    batches: Option<usize>,
+    options: &Options,
+    command: &str,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Plan, PruneError> {
+    options.check()?;
+    let source = Source::open(path)?;
+    let subject = Subject::open(path)?;
+    let samples = Samples::of(&subject, data)?;
+    let decoder = subject.decoder.valid();
+    let all = (0..samples.batches(batches)).map(|index| Ok(samples.batch(index)?));
+    let data = Halves::of(all.collect::<Result<_, PruneError>>()?);
+    make(source, &decoder, &subject.mode, &data, options, command, progress)
+}
+
+/// Data to choose on, and other data to judge the choice by.
+struct Halves {
+    choice: Vec<Batch>,
+    judge: Vec<Batch>,
+    apart: bool,
+}
+
+impl Halves {
+    /// Every second batch, so that both halves come from all over the text.
+    fn of(batches: Vec<Batch>) -> Self {
+        if batches.len() < 2 {
+            return Self { choice: batches.clone(), judge: batches, apart: false };
+        }
+        let (mut choice, mut judge) = (Vec::new(), Vec::new());
+        for (i, batch) in batches.into_iter().enumerate() {
+            if i % 2 == 0 { choice.push(batch) } else { judge.push(batch) }
+        }
+        Self { choice, judge, apart: true }
+    }
+}
+
+fn make(
+    source: Source,
+    decoder: &Decoder,
+    mode: &StepMode,
+    data: &Halves,
+    options: &Options,
+    command: &str,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Plan, PruneError> {
+    let config: &ModelConfig = decoder.config();
+    let (blocks, vocabulary) = (config.n_layers, config.vocab_size);
+    let mut done = 0;
+    let mut all = data.choice.len() + passes(&data.choice, vocabulary, cuts(blocks).len());
+    let scores = score(decoder, mode, &data.choice, &mut || {
+        done += 1;
+        progress(done, all);
+    })?;
+    let mut evaluate = |trials: &[Vec<Part>]| {
+        all += passes(&data.choice, vocabulary, trials.len());
+        measure(decoder, mode, &data.choice, trials, &mut || {
+            done += 1;
+            progress(done, all);
+        })
+    };
+    let chosen = choose(&scores, options, &mut evaluate)?;
+    let remove = Part::of_sites(&Part::all_sites(&chosen));
+    let beginnings: Vec<Vec<Part>> = (1..=chosen.len()).map(|n| chosen[..n].to_vec()).collect();
+    all += passes(&data.judge, vocabulary, beginnings.len());
+    let costs = measure(decoder, mode, &data.judge, &beginnings, &mut || {
+        done += 1;
+        progress(done, all);
+    })?;
+    let curve: Result<Vec<Cost>, String> = costs.cuts.into_iter().collect();
+    let curve = curve.map_err(|reason| PruneError::NotWritable {
+        residual: config.residual.to_string(),
+        reason,
+    })?;
+    let cut = curve.last().copied().unwrap_or(costs.whole);
+    let sum = |get: fn(&super::PartScore) -> Option<f64>| -> f64 {
+        chosen.iter().filter_map(|&part| get(scores.of(part)?)).sum()
+    };
+    let loss_change = sum(|score| score.loss_change);
+    let outcome = Outcome {
+        predicted_perplexity: (costs.whole.loss + loss_change).exp(),
+        predicted_kl: sum(|score| score.kl),
+        whole: costs.whole,
+        cut,
+        held_out: data.apart,
+        tokens: data.judge.iter().map(|batch| batch.input.ids().len() as u64).sum(),
+    };
+    let speed = speed(decoder, mode, &data.judge[0], &remove)?;
+    Ok(Plan {
+        format: FORMAT,
+        source,
+        residual: config.residual.to_string(),
+        blocks,
+        kept: kept(blocks, &remove),
+        memory: Memory::of(decoder, &remove)?,
+        remove,
+        chosen,
+        options: options.clone(),
+        outcome,
+        curve,
+        speed,
+        scores,
+        command: command.into(),
+    })
+}
+
+/// The blocks that stay, by their original numbers.
+pub(super) fn kept(blocks: usize, remove: &[Part]) -> Vec<usize> {
+    (0..blocks).filter(|&block| !remove.contains(&Part::Block(block))).collect()
+}
+
+/// Reads a plan.
+pub fn read_plan(path: &Path) -> Result<Plan, PruneError> {
+    let malformed = |reason: String| PruneError::Malformed { path: path.into(), reason };
+    let text = hadal_files::read(path)?;
+    let plan: Plan = serde_json::from_slice(&text)
+        .map_err(|error| malformed(format!("this is not a plan of `hadal prune plan`: {error}")))?;
+    match plan.format {
+        FORMAT => Ok(plan),
+        other => {
+            Err(malformed(format!("it is of format {other}, but this hadal reads format {FORMAT}")))
+        }
+    }
+}
+
+impl Plan {
+    /// Writes the plan.
+    pub fn write(&self, path: &Path) -> Result<(), PruneError> {
+        super::file::write_json(path, self)
+    }
+}

@@ -1,0 +1,83 @@
+//! How much faster a cut is: both models in turn, so that whatever else the machine does disturbs them alike.
+
+use super::error::PruneError;
+use hadal_data::Batch;
+use hadal_model::{Decoder, Part, PassError, Session, Variant};
+use hadal_report::statistics::{median, median_ratio};
+use hadal_residual::StepMode;
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// Rounds that count, and before them one that does not.
+const ROUNDS: usize = 5;
+/// Tokens written in a round.
+const DECODED: usize = 8;
+
+/// Time without the parts, as a share of the whole model's: below 1 is faster.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// Reading a batch.
+    pub prefill: f64,
+    /// Writing one token after another.
+    pub decode: f64,
+    /// Tokens per second that the cut model reads.
+    pub prefill_tokens_per_second: f64,
+    /// Tokens per second that the cut model writes.
+    pub decode_tokens_per_second: f64,
+}
+
+/// Times the whole and the cut model in turn on one row of a batch.
+pub(super) fn speed(
+    decoder: &Decoder,
+    mode: &StepMode,
+    batch: &Batch,
+    cut: &[Part],
+) -> Result<Speed, PruneError> {
+    let time = batch.input.time();
+    let row = &batch.input.ids()[..time];
+    let room = decoder.config().max_seq_len.saturating_sub(DECODED).max(1);
+    let row = &row[..row.len().min(room)];
+    let models = [Vec::new(), cut.to_vec()];
+    let mut times = [const { (Vec::new(), Vec::new()) }; 2];
+    for round in 0..=ROUNDS {
+        for (cut, (prefills, decodes)) in models.iter().zip(&mut times) {
+            let (prefill, decode) = once(decoder, mode, row, cut)?;
+            if round > 0 {
+                prefills.push(prefill);
+                decodes.push(decode);
+            }
+        }
+    }
+    let [(whole_prefill, whole_decode), (prefill, decode)] = times;
+    Ok(Speed {
+        prefill: median_ratio(&prefill, &whole_prefill),
+        decode: median_ratio(&decode, &whole_decode),
+        prefill_tokens_per_second: row.len() as f64 / median(prefill),
+        decode_tokens_per_second: 1.0 / median(decode),
+    })
+}
+
+/// Seconds to read a row, and to write one token.
+fn once(
+    decoder: &Decoder,
+    mode: &StepMode,
+    row: &[u32],
+    cut: &[Part],
+) -> Result<(f64, f64), PassError> {
+    let absent = Part::all_sites(cut);
+    let mut session = Session::new(decoder, Variant { absent: &absent, mode })?;
+    session.reserve(row.len() + DECODED);
+    let mut step = |ids: &[u32]| -> Result<f64, PassError> {
+        let started = Instant::now();
+        std::hint::black_box(session.feed(ids, None)?);
+        Ok(started.elapsed().as_secs_f64())
+    };
+    let prefill = step(row)?;
+    let room = decoder.config().max_seq_len - row.len();
+    let count = DECODED.min(room);
+    let mut decode = 0.0;
+    for i in 0..count {
+        decode += step(&row[i % row.len()..=i % row.len()])?;
+    }
+    Ok((prefill, decode / count.max(1) as f64))
+}

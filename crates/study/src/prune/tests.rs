@@ -1,0 +1,128 @@
+//! Hand-made models with known answers: the oracles P1 to P8 of the pruning literature, and its traps.
+
+mod choices;
+mod cuts;
+mod files;
+
+use super::choose::choose;
+use super::measure::measure;
+use super::*;
+use hadal_data::Batch;
+use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Part, Pass, Tokens, Variant};
+use hadal_residual::{Init, StepMode, Weights};
+use std::path::{Path, PathBuf};
+
+fn config(residual: &str, blocks: usize) -> ModelConfig {
+    ModelConfig {
+        attention_bias: None,
+        mlp_bias: false,
+        rope_scaling: None,
+        sliding_window: None,
+        removed_blocks: Vec::new(),
+        model_type: "hadal".into(),
+        vocab_size: 19,
+        d_model: 16,
+        n_layers: blocks,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 6,
+        d_ff: 24,
+        mlp: MlpKind::Swiglu,
+        rope_theta: 10_000.0,
+        norm_eps: 1e-7,
+        qk_norm: false,
+        tie_embeddings: !residual.starts_with("nag"),
+        depth_kv: DepthKv::None,
+        max_seq_len: 64,
+        residual: residual.parse().unwrap(),
+    }
+}
+
+fn normal(name: &str, count: usize, std: f64) -> Vec<f32> {
+    let mut weights = Weights::fresh(3, &Device::flex());
+    weights.param(name, [count], Init::Normal { std }).val().try_into_vec_as().unwrap()
+}
+
+/// A model whose matrices are as large as in a trained one and whose gains differ, but for what `change` makes of them.
+fn model(config: &ModelConfig, change: impl Fn(&str, &mut [f32])) -> Decoder {
+    let mut stored = |name: &str, shape: &[usize]| {
+        let count: usize = shape.iter().product();
+        let mut values = if name.contains("norm") {
+            normal(name, count, 0.3).iter().map(|value| value + 1.0).collect()
+        } else if shape.len() == 2 {
+            normal(name, count, 1.0 / (shape[1] as f64).sqrt())
+        } else {
+            normal(name, count, 0.4)
+        };
+        change(name, &mut values);
+        Some(values)
+    };
+    Decoder::stored(config, &mut stored, &Device::flex()).unwrap()
+}
+
+/// What a block's sub-layers return through.
+fn is_output_of(block: usize, name: &str) -> bool {
+    ["attn.o", "mlp.down"].iter().any(|part| name == format!("layers.{block}.{part}.weight"))
+}
+
+fn scaled(blocks: &'static [usize], factor: f32) -> impl Fn(&str, &mut [f32]) {
+    move |name, values| {
+        if blocks.iter().any(|&block| is_output_of(block, name)) {
+            values.iter_mut().for_each(|value| *value *= factor);
+        }
+    }
+}
+
+fn plain(_: &str, _: &mut [f32]) {}
+
+fn batch(rows: usize, time: usize) -> Batch {
+    let ids =
+        |shift: u32| (0..(rows * time) as u32).map(|i| ((i + shift).pow(2) + 2) % 19).collect();
+    let tokens = |shift| Tokens::rows(ids(shift), rows).unwrap();
+    Batch { input: tokens(0), target: tokens(1), scored: Vec::new() }
+}
+
+fn scores(decoder: &Decoder) -> Scores {
+    score(decoder, &StepMode::default(), &[batch(4, 9)], &mut || {}).unwrap()
+}
+
+fn chosen(decoder: &Decoder, options: &Options) -> Vec<Part> {
+    let data = [batch(4, 9)];
+    let mut evaluate =
+        |cuts: &[Vec<Part>]| measure(decoder, &StepMode::default(), &data, cuts, &mut || {});
+    choose(&scores(decoder), options, &mut evaluate).unwrap()
+}
+
+/// By KL: a model that learned nothing may well have a lower loss without a block.
+fn blocks(count: usize) -> Options {
+    let budget = Budget { blocks: Some(count), ..Budget::default() };
+    Options { budget, score: Score::Kl, protect: Vec::new(), ..Options::default() }
+}
+
+fn logits(decoder: &Decoder) -> Vec<f32> {
+    decoder.logits(&batch(2, 9).input, Pass::default()).unwrap().try_into_vec_as().unwrap()
+}
+
+/// The logits without some parts.
+fn without(decoder: &Decoder, parts: &[Part]) -> Vec<f32> {
+    let absent = Part::all_sites(parts);
+    let pass = Variant::without(&absent).pass();
+    decoder.logits(&batch(2, 9).input, pass).unwrap().try_into_vec_as().unwrap()
+}
+
+fn stories() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/stories260K")
+}
+
+fn every_way() -> Vec<Options> {
+    let mut ways = Vec::new();
+    for score in [Score::Distance, Score::Influence, Score::Kl] {
+        for method in [Method::OneShot, Method::Greedy] {
+            for contiguous in [false, true] {
+                let way = Options { score, method, contiguous, ..blocks(1) };
+                ways.extend(way.check().is_ok().then_some(way));
+            }
+        }
+    }
+    ways
+}

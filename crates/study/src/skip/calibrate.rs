@@ -1,0 +1,243 @@
+//! Thresholds for a share of FLOPs.
+//!
+//! A threshold is a quantile of gates. But who skips early changes what later gates see, so quantiles are taken of
+//! the gates under the thresholds of the round before, until the share that is really skipped is the one that was
+//! asked for, to the weight of a single token at a single sub-layer. With a threshold for each sub-layer that ends: its
+//! gates depend on earlier thresholds alone.
+
+use super::data::batches;
+use super::error::SkipError;
+use super::gates::Gates;
+use super::measure::measure;
+use super::quantile::{Scope, Weights};
+use super::report::{CalibrationReport, Shares, sites};
+use super::{Options, Progress, checked};
+use crate::{Samples, Subject};
+use burn::module::Module;
+use hadal_data::Batch;
+use hadal_files::write_whole;
+use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save};
+use hadal_residual::{Site, SkippedKeys, Skipping, StepMode};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Times that the data is read at most; each brings the share about ten times nearer.
+const MOST_ROUNDS: usize = 12;
+
+/// What thresholds are to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Aim {
+    /// Share of the FLOPs that can be skipped.
+    pub rate: f64,
+    /// Which sub-layers share a threshold.
+    pub scope: Scope,
+    /// What share of the threshold is taken off the gates of those who run.
+    pub shrink: f64,
+    /// What becomes of the keys of tokens that skip.
+    pub keys: SkippedKeys,
+}
+
+impl Aim {
+    /// With what the model has where nothing else is asked for.
+    pub(super) fn of(rate: f64, options: &Options, decoder: &Decoder) -> Self {
+        let own = decoder.config().residual.skipping();
+        let shrink = own.as_ref().map_or(0.0, |own| own.shrink);
+        let keys = own.map_or(SkippedKeys::Keep, |own| own.keys);
+        Self {
+            rate,
+            scope: options.scope,
+            shrink: options.shrink.unwrap_or(shrink),
+            keys: options.keys.unwrap_or(keys),
+        }
+    }
+
+    /// Refuses what the model does not take, before any data is read.
+    pub(super) fn try_on(&self, decoder: &Decoder) -> Result<(), SkipError> {
+        let groups = self.scope.groups(2 * decoder.config().n_layers);
+        Ok(decoder.clone().set_skipping(Some(self.skipping(&vec![0.0; groups.len()])))?)
+    }
+
+    /// Passes over so many batches at most.
+    pub(super) fn most_passes(batches: usize) -> usize {
+        MOST_ROUNDS * batches
+    }
+
+    fn skipping(&self, values: &[f64]) -> Skipping {
+        let thresholds = self.scope.thresholds(values);
+        Skipping { thresholds, shrink: self.shrink, keys: self.keys }
+    }
+}
+
+/// Sets thresholds that come nearest to the aim on these batches, and says how often they were read. The model
+/// must not be on a device with autodiff.
+pub fn calibrated(
+    decoder: &mut Decoder,
+    mode: &StepMode,
+    batches: &[Batch],
+    aim: &Aim,
+    told: &mut dyn FnMut(&str),
+) -> Result<usize, SkipError> {
+    let rate = checked(aim.rate)?;
+    let count = 2 * decoder.config().n_layers;
+    let groups = aim.scope.groups(count);
+    let mut values = vec![0.0; groups.len()];
+    decoder.set_skipping(Some(aim.skipping(&values)))?;
+    let savings: Vec<Saving> =
+        (0..count).map(|site| Saving::of(decoder.config(), Site::new(site))).collect();
+    let mut nearest = (f64::INFINITY, values.clone());
+    // Thresholds that are known to skip too little and too much, if there is but one.
+    let (mut low, mut high) = (0.0, f64::INFINITY);
+    let mut rounds = 0;
+    while rounds < MOST_ROUNDS {
+        rounds += 1;
+        decoder.set_skipping(Some(aim.skipping(&values)))?;
+        let note = format!("round {rounds}");
+        let (gates, tally) = look(decoder, mode, batches, &mut || told(&note))?;
+        let weights = Weights { gates: &gates, savings: &savings };
+        let tokens = tally.tokens as usize;
+        let all: f64 = (0..count).map(|site| weights.flops(site, tokens)).sum();
+        let gated: f64 = (0..count).map(|site| weights.of_site(site)).sum();
+        if gated == 0.0 {
+            return Err(SkipError::NoGates);
+        }
+        if rate * all > gated {
+            return Err(SkipError::TooMuch { rate, most: gated / all });
+        }
+        let share = tally.skipped_share(decoder.config());
+        let miss = (share - rate).abs();
+        if miss < nearest.0 {
+            nearest = (miss, values.clone());
+        }
+        if miss <= weights.heaviest() / all {
+            break;
+        }
+        if let [value] = values.as_slice() {
+            if share < rate { low = f64::max(low, *value) } else { high = f64::min(high, *value) }
+        }
+        let mut next = weights.quantiles(&groups, rate * all / gated);
+        if let [value] = next.as_mut_slice()
+            && high.is_finite()
+            && !(low < *value && *value < high)
+        {
+            *value = low + (high - low) / 2.0;
+        }
+        if next == values {
+            break;
+        }
+        values = next;
+    }
+    decoder.set_skipping(Some(aim.skipping(&nearest.1)))?;
+    Ok(rounds)
+}
+
+/// The gates of all tokens under the model's thresholds, and who ran.
+fn look(
+    decoder: &Decoder,
+    mode: &StepMode,
+    batches: &[Batch],
+    told: &mut dyn FnMut(),
+) -> Result<(Gates, Tally), PassError> {
+    let time = batches.first().map_or(1, |batch| batch.input.time());
+    let mut gates = Gates::new(2 * decoder.config().n_layers, time);
+    let mut tally = Tally::default();
+    for batch in batches {
+        let (probe, tally) = (Some(&mut gates as _), Some(&mut tally));
+        let pass = Pass { mode, probe, tally, only_last: true, ..Pass::default() };
+        decoder.logits(&batch.input, pass)?;
+        told();
+    }
+    Ok((gates, tally))
+}
+
+/// A model with thresholds.
+#[derive(Debug)]
+pub struct Calibrated {
+    /// What it came to.
+    pub report: CalibrationReport,
+    decoder: Decoder,
+    /// Where the model is, if it is a finished one.
+    place: Option<PathBuf>,
+    subject: PathBuf,
+    tokenizer: Option<PathBuf>,
+}
+
+impl Calibrated {
+    /// Changes the config of the model that was opened.
+    pub fn write(&self) -> Result<PathBuf, SkipError> {
+        let Some(place) = &self.place else {
+            return Err(SkipError::Unfinished { path: self.subject.clone() });
+        };
+        replace_config(place, self.decoder.config())?;
+        Ok(place.clone())
+    }
+
+    /// Writes a model directory, with the tokenizer if there is one.
+    pub fn save(&self, out: &Path) -> Result<(), SkipError> {
+        save(&self.decoder, out)?;
+        if let Some(from) = &self.tokenizer {
+            let to = out.join("tokenizer.json");
+            write_whole(&to, hadal_files::read(from)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a directory that holds something already.
+pub fn check_free(out: &Path) -> Result<(), SkipError> {
+    let occupied = fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied || out.is_file() {
+        return Err(SkipError::Occupied { path: out.into() });
+    }
+    Ok(())
+}
+
+/// Finds thresholds with which so much is skipped of the data.
+pub fn calibrate(
+    subject: &Subject,
+    samples: &Samples,
+    rate: f64,
+    options: &Options,
+    progress: Progress,
+) -> Result<Calibrated, SkipError> {
+    checked(rate)?;
+    let mut decoder = subject.decoder.valid();
+    let aim = Aim::of(rate, options, &decoder);
+    aim.try_on(&decoder)?;
+    let batches = batches(samples, options.batches, 2 * decoder.config().n_layers)?;
+    let most = Aim::most_passes(batches.len()) + 2 * batches.len();
+    let mut done = 0;
+    let mut told = |note: &str| {
+        done += 1;
+        progress(done, most, note);
+    };
+    let (before, was) = measure(&decoder, &subject.mode, &batches, &mut || told("before"))?;
+    let before_skipped = Shares::of(&was, decoder.config());
+    let rounds = calibrated(&mut decoder, &subject.mode, &batches, &aim, &mut told)?;
+    let (after, tally) = measure(&decoder, &subject.mode, &batches, &mut || told("after"))?;
+    let config = decoder.config();
+    let skipping = config.residual.skipping().unwrap_or(Skipping::below(0.0));
+    let report = CalibrationReport {
+        name: subject.name.clone(),
+        residual: config.residual.to_string(),
+        rate,
+        scope: aim.scope,
+        skip_threshold: skipping.thresholds.clone(),
+        skip_shrink: skipping.shrink,
+        skip_kv: skipping.keys,
+        sequences: batches.iter().map(|batch| batch.input.batch() as u64).sum(),
+        tokens: tally.tokens,
+        rounds,
+        skipped: Shares::of(&tally, config),
+        before,
+        before_skipped,
+        after,
+        sites: sites(&tally, &skipping),
+    };
+    Ok(Calibrated {
+        report,
+        decoder,
+        place: subject.model_directory(),
+        subject: subject.path.clone(),
+        tokenizer: subject.tokenizer_file(),
+    })
+}

@@ -1,0 +1,87 @@
+//! A sweep as figures and files.
+
+use super::error::SkipError;
+use super::sweep::{Point, Sweep};
+use crate::diagnose::{json, write_figures};
+use hadal_files::{create_directory, write_whole};
+use hadal_report::figure::{Axis, Figure, Line, Marks};
+use hadal_report::page;
+use std::path::Path;
+
+/// What a sweep looks like: loss and accuracy against FLOPs, speed against what was promised, and who skips.
+pub fn figures(sweep: &Sweep) -> Vec<Figure> {
+    let points = &sweep.points;
+    let flops = |point: &Point| point.flops_per_token / 1e6;
+    let at = |x: &dyn Fn(&Point) -> f64, name: &str, y: &dyn Fn(&Point) -> f64| Line {
+        name: name.into(),
+        x: points.iter().map(x).collect(),
+        y: points.iter().map(|point| Some(y(point)).filter(|y| y.is_finite())).collect(),
+        band: None,
+        dashed: false,
+    };
+    let by_flops = || Axis::new("forward FLOPs per token").unit("millions");
+    let rate = |point: &Point| point.skipped.skippable_flops;
+    let by_rate = || Axis::new("share of skippable FLOPs skipped");
+    let promised = Line {
+        dashed: true,
+        ..at(&rate, "promised by FLOPs", &|point| 1.0 / point.prefill.flop_ratio)
+    };
+    let figure = |name: &str, title: &str, caption: &str, x, y, series| Figure {
+        name: name.into(),
+        title: title.into(),
+        caption: caption.into(),
+        x,
+        y,
+        marks: Marks::Lines { series },
+    };
+    vec![
+        figure(
+            "skip-loss",
+            "Loss against compute",
+            "Each point is a skip rate: forward FLOPs of a token on average, and the loss on data that thresholds were \
+             not calibrated on. The rightmost point is the model when nobody skips.",
+            by_flops(),
+            Axis::new("loss").unit("nats"),
+            vec![at(&flops, "loss", &|point| point.quality.loss)],
+        ),
+        figure(
+            "skip-accuracy",
+            "Accuracy against compute",
+            "The same for the share of positions whose likeliest token is the right one.",
+            by_flops(),
+            Axis::new("accuracy"),
+            vec![at(&flops, "accuracy", &|point| point.quality.accuracy)],
+        ),
+        figure(
+            "skip-speed",
+            "Speed of reading against what FLOPs promise",
+            "How many times as fast prompts are read as when nobody skips, measured in turn, and how many times it \
+             would be if time followed FLOPs (dashed).",
+            by_rate(),
+            Axis::new("times as fast"),
+            vec![at(&rate, "measured", &|point| 1.0 / point.prefill.time_ratio), promised],
+        ),
+        figure(
+            "skip-kinds",
+            "What is skipped, by kind",
+            "Share of all runs of attention and of MLPs that tokens skip, at each rate.",
+            by_rate(),
+            Axis::new("share of runs skipped"),
+            vec![
+                at(&rate, "attention", &|point| point.skipped.attention_runs),
+                at(&rate, "MLP", &|point| point.skipped.mlp_runs),
+            ],
+        ),
+    ]
+}
+
+/// Writes the figures as JSON, CSV, SVG and PNG, all of them as one page, and the numbers as `about/sweep.json`.
+pub fn write(directory: &Path, sweep: &Sweep, figures: &[Figure]) -> Result<(), SkipError> {
+    // Apart from the figures: whoever reads those takes every JSON file for one.
+    let about = directory.join("about");
+    create_directory(&about)?;
+    write_figures(directory, figures)?;
+    let title = format!("Skipping: {}", sweep.name);
+    write_whole(&directory.join("sweep.html"), page::figures(&title, figures))?;
+    Ok(json(&about.join("sweep.json"), sweep)?)
+}

@@ -1,0 +1,50 @@
+//! Skipping after training: thresholds for a share of FLOPs, and what a share costs and saves.
+//!
+//! [`calibrate()`] finds the gates below which tokens skip, so that a given share of the FLOPs that can be skipped
+//! is; [`sweep()`] does it for several shares and measures each on other data. See `docs/skipping.md`.
+
+mod calibrate;
+mod data;
+mod error;
+mod figures;
+mod gates;
+mod measure;
+mod promise;
+mod quantile;
+mod report;
+mod speed;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use calibrate::{Aim, Calibrated, calibrate, calibrated, check_free};
+pub use error::SkipError;
+pub use figures::{figures, write};
+pub use measure::Quality;
+pub use promise::Promise;
+pub use quantile::Scope;
+pub use report::{CalibrationReport, Shares, SiteReport};
+pub use sweep::{Point, Sweep, sweep};
+
+use hadal_residual::SkippedKeys;
+
+/// What to aim at; what is left out stays as the model has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// Which sub-layers share a threshold.
+    pub scope: Scope,
+    /// What share of the threshold is taken off the gates of those who run.
+    pub shrink: Option<f64>,
+    /// What becomes of the keys of tokens that skip.
+    pub keys: Option<SkippedKeys>,
+    /// Batches of about 2048 tokens; by default enough for 512 sequences or 65,536 tokens.
+    pub batches: Option<usize>,
+}
+
+/// Hears how far it is: passes done, passes at most, and what is going on.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
+
+/// A rate that makes sense.
+fn checked(rate: f64) -> Result<f64, SkipError> {
+    if (0.0..1.0).contains(&rate) { Ok(rate) } else { Err(SkipError::Rate { rate }) }
+}

@@ -1,0 +1,117 @@
+//! What skipping costs and saves: one point for each rate.
+
+use super::calibrate::{Aim, calibrated};
+use super::data::{batches, halves};
+use super::error::SkipError;
+use super::measure::{Quality, measure};
+use super::promise::Promise;
+use super::quantile::Scope;
+use super::report::Shares;
+use super::speed::{PASSES, in_turn};
+use super::{Options, Progress, checked};
+use crate::{Samples, Subject};
+use burn::module::Module;
+use hadal_residual::{SkippedKeys, Thresholds};
+use serde::Serialize;
+
+/// One rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// What was asked for on the data of the calibration.
+    pub rate: f64,
+    /// The gates below which tokens skip.
+    pub skip_threshold: Thresholds,
+    /// What was skipped of the other data.
+    pub skipped: Shares,
+    /// How good the model is there.
+    #[serde(flatten)]
+    pub quality: Quality,
+    /// Forward FLOPs of a token on average, the head's too.
+    pub flops_per_token: f64,
+    /// Tokens read per second.
+    pub tokens_per_second: f64,
+    /// The same when nobody skips, measured in turn.
+    pub dense_tokens_per_second: f64,
+    /// How far the time of reading follows its FLOPs.
+    pub prefill: Promise,
+}
+
+/// All rates.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sweep {
+    /// Which model.
+    pub name: String,
+    /// Its residual policy, as it was.
+    pub residual: String,
+    /// Which sub-layers share a threshold.
+    pub scope: Scope,
+    /// Share of the threshold that is taken off the gates of those who run.
+    pub skip_shrink: f64,
+    /// What becomes of the keys of those who skip.
+    pub skip_kv: SkippedKeys,
+    /// Tokens that thresholds were calibrated on.
+    pub calibration_tokens: u64,
+    /// Tokens that were measured.
+    pub tokens: u64,
+    /// By rate, as they were asked for.
+    pub points: Vec<Point>,
+}
+
+/// Calibrates for each rate on one half of the data and measures on the other.
+pub fn sweep(
+    subject: &Subject,
+    samples: &Samples,
+    rates: &[f64],
+    options: &Options,
+    progress: Progress,
+) -> Result<Sweep, SkipError> {
+    for &rate in rates {
+        checked(rate)?;
+    }
+    let (mut decoder, mode) = (subject.decoder.valid(), &subject.mode);
+    let aim = Aim::of(0.0, options, &decoder);
+    aim.try_on(&decoder)?;
+    let sites = 2 * decoder.config().n_layers;
+    let (learned, held_out) = halves(batches(samples, options.batches, sites)?)?;
+    let mut dense = decoder.clone();
+    dense.set_skipping(None)?;
+    let each = Aim::most_passes(learned.len()) + held_out.len() + PASSES;
+    let mut points = Vec::new();
+    let mut tokens = 0;
+    for (index, &rate) in rates.iter().enumerate() {
+        let mut done = index * each;
+        let mut told = |note: &str| {
+            done += 1;
+            progress(done, rates.len() * each, &format!("rate {rate}: {note}"));
+        };
+        calibrated(&mut decoder, mode, &learned, &Aim { rate, ..aim }, &mut told)?;
+        let (quality, tally) = measure(&decoder, mode, &held_out, &mut || told("measuring"))?;
+        let speed = in_turn([&dense, &decoder], mode, &held_out, &mut || told("timing"))?;
+        let config = decoder.config();
+        tokens = tally.tokens;
+        points.push(Point {
+            rate,
+            skip_threshold: config
+                .residual
+                .skipping()
+                .map_or(Thresholds::One(0.0), |skipping| skipping.thresholds),
+            skipped: Shares::of(&tally, config),
+            quality,
+            flops_per_token: tally.flops(config) as f64 / tokens.max(1) as f64,
+            tokens_per_second: speed.tokens_per_second,
+            dense_tokens_per_second: speed.dense_tokens_per_second,
+            prefill: speed.promise,
+        });
+    }
+    let count = |batch: &hadal_data::Batch| batch.input.ids().len() as u64;
+    Ok(Sweep {
+        name: subject.name.clone(),
+        residual: subject.model().residual.to_string(),
+        scope: aim.scope,
+        skip_shrink: aim.shrink,
+        skip_kv: aim.keys,
+        calibration_tokens: learned.iter().map(count).sum(),
+        tokens,
+        points,
+    })
+}

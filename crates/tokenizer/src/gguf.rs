@@ -1,0 +1,319 @@
+//! The tokenizer of a GGUF file as a Hugging Face `tokenizer.json`.
+//!
+//! `gpt2` vocabularies are byte-level BPE with merges, cut into words by a named rule first. `llama` vocabularies are
+//! SentencePiece's: every piece has a score, and the pair whose piece scores highest is merged first.
+
+use hadal_gguf::{FromValue, Gguf, GgufError};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// What is wrong with a file, and what helps.
+type Reason = String;
+
+/// What SentencePiece writes for a space.
+const SPACE: &str = "\u{2581}";
+/// No tokenizer has pieces this long; looking for all their parts would take forever.
+const LONGEST_PIECE: usize = 1024;
+
+/// `tokenizer.ggml.token_type` as far as it matters.
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+
+/// How GPT-2 cuts text into words.
+pub const GPT2_PATTERN: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// A rule that `tokenizer.ggml.pre` names.
+pub struct Rule {
+    /// The name.
+    pub name: &'static str,
+    /// What a word is.
+    pub pattern: &'static str,
+    /// Whether digits stand alone before the pattern is tried.
+    pub digits: bool,
+    /// Whether a word that is a token is taken as it is.
+    ignore_merges: bool,
+    /// Whether a text begins with the begin token where the file does not say.
+    begins: bool,
+    /// Whether characters are composed first.
+    composes: bool,
+}
+
+/// All that are known.
+pub const RULES: [Rule; 5] = [
+    Rule {
+        name: "gpt-2",
+        pattern: GPT2_PATTERN,
+        digits: false,
+        ignore_merges: false,
+        begins: false,
+        composes: false,
+    },
+    Rule {
+        name: "smollm",
+        pattern: GPT2_PATTERN,
+        digits: true,
+        ignore_merges: false,
+        begins: false,
+        composes: false,
+    },
+    Rule {
+        name: "llama-bpe",
+        pattern: LLAMA3,
+        digits: false,
+        ignore_merges: true,
+        begins: true,
+        composes: false,
+    },
+    Rule {
+        name: "qwen2",
+        pattern: QWEN2,
+        digits: false,
+        ignore_merges: false,
+        begins: false,
+        composes: true,
+    },
+    Rule {
+        name: "tekken",
+        pattern: TEKKEN,
+        digits: false,
+        ignore_merges: true,
+        begins: true,
+        composes: false,
+    },
+];
+
+/// The tokenizer, or nothing if the file has none.
+pub(crate) fn tokenizer_json(file: &Gguf) -> Result<Option<Value>, Reason> {
+    let vocabulary = Vocabulary { file };
+    match vocabulary.find::<String>("model")?.as_deref() {
+        None | Some("none") => Ok(None),
+        Some("gpt2") => vocabulary.byte_level().map(Some),
+        Some("llama") => vocabulary.sentence_pieces().map(Some),
+        Some(other) => Err(format!(
+            "tokenizer.ggml.model is {other:?}, but known are gpt2 and llama; name a tokenizer.json instead"
+        )),
+    }
+}
+
+struct Vocabulary<'a> {
+    file: &'a Gguf,
+}
+
+impl Vocabulary<'_> {
+    fn find<T: FromValue>(&self, key: &str) -> Result<Option<T>, Reason> {
+        let said = |error: GgufError| error.to_string();
+        self.file.find(&format!("tokenizer.ggml.{key}")).map_err(said)
+    }
+
+    fn get<T: FromValue>(&self, key: &str) -> Result<T, Reason> {
+        self.find(key)?.ok_or_else(|| format!("tokenizer.ggml.{key} is missing"))
+    }
+
+    /// All tokens, and what kind each is.
+    fn tokens(&self) -> Result<(Vec<String>, Vec<i32>), Reason> {
+        let tokens: Vec<String> = self.get("tokens")?;
+        let kinds = match self.find::<Vec<i32>>("token_type")? {
+            None => vec![NORMAL; tokens.len()],
+            Some(kinds) if kinds.len() == tokens.len() => kinds,
+            Some(kinds) => {
+                return Err(format!(
+                    "tokenizer.ggml.token_type has {} entries for {} tokens",
+                    kinds.len(),
+                    tokens.len()
+                ));
+            }
+        };
+        Ok((tokens, kinds))
+    }
+
+    fn byte_level(&self) -> Result<Value, Reason> {
+        let (tokens, kinds) = self.tokens()?;
+        let named: Option<String> = self.find("pre")?;
+        let rule = RULES.iter().find(|rule| Some(rule.name) == named.as_deref()).ok_or_else(|| {
+            let known = RULES.iter().map(|rule| rule.name).collect::<Vec<_>>().join(", ");
+            let found = named.map_or("missing".into(), |name| format!("{name:?}"));
+            format!("tokenizer.ggml.pre is {found}, but known are {known}; name a tokenizer.json instead")
+        })?;
+        let merges: Vec<String> = self.get("merges")?;
+        let pairs: Vec<Value> = merges
+            .iter()
+            .map(|merge| {
+                // A token may begin with the space that divides the two.
+                let first = merge.chars().next().map_or(0, char::len_utf8);
+                let at = merge[first..].find(' ').map(|at| at + first);
+                let at =
+                    at.ok_or_else(|| format!("tokenizer.ggml.merges has {merge:?}, not a pair"))?;
+                Ok(json!([merge[..at], merge[at + 1..]]))
+            })
+            .collect::<Result<_, Reason>>()?;
+        let split = json!({"type": "Split", "pattern": {"Regex": rule.pattern},
+            "behavior": "Isolated", "invert": false});
+        let mut steps = vec![
+            split,
+            json!({"type": "ByteLevel", "add_prefix_space": false,
+            "trim_offsets": false, "use_regex": false}),
+        ];
+        if rule.digits {
+            steps.insert(0, json!({"type": "Digits", "individual_digits": true}));
+        }
+        let model = json!({"type": "BPE", "dropout": null, "unk_token": null,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": rule.ignore_merges,
+            "vocab": identifiers(&tokens)?, "merges": pairs});
+        let normalizer = if rule.composes { json!({"type": "NFC"}) } else { Value::Null };
+        Ok(json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": added(&tokens, &kinds),
+            "normalizer": normalizer,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+            "post_processor": self.frame(&tokens, rule.begins)?,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+                "use_regex": true},
+            "model": model,
+        }))
+    }
+
+    fn sentence_pieces(&self) -> Result<Value, Reason> {
+        if self.find("remove_extra_whitespaces")? == Some(true) {
+            return Err(
+                "tokenizer.ggml.remove_extra_whitespaces is true, which is not supported; name a \
+                        tokenizer.json instead"
+                    .into(),
+            );
+        }
+        let (tokens, kinds) = self.tokens()?;
+        let scores: Vec<f32> = self.get("scores")?;
+        if scores.len() != tokens.len() {
+            return Err(format!(
+                "tokenizer.ggml.scores has {} entries for {} tokens",
+                scores.len(),
+                tokens.len()
+            ));
+        }
+        let unknown = self.find::<usize>("unknown_token_id")?.and_then(|id| tokens.get(id));
+        let model = json!({"type": "BPE", "dropout": null, "unk_token": unknown,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+            "byte_fallback": true, "ignore_merges": false,
+            "vocab": identifiers(&tokens)?, "merges": merges(&tokens, &kinds, &scores)?});
+        let prefix = self.find("add_space_prefix")?.unwrap_or(true);
+        let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
+        let mut before = vec![replace];
+        let mut after = vec![
+            json!({"type": "Replace", "pattern": {"String": SPACE}, "content": " "}),
+            json!({"type": "ByteFallback"}),
+            json!({"type": "Fuse"}),
+        ];
+        if prefix {
+            before.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
+            after.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        Ok(json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": added(&tokens, &kinds),
+            "normalizer": {"type": "Sequence", "normalizers": before},
+            "pre_tokenizer": null,
+            "post_processor": self.frame(&tokens, true)?,
+            "decoder": {"type": "Sequence", "decoders": after},
+            "model": model,
+        }))
+    }
+
+    /// What stands around a text.
+    fn frame(&self, tokens: &[String], begins: bool) -> Result<Value, Reason> {
+        let token = |wanted: bool, key: &str| -> Result<Option<(&String, u32)>, Reason> {
+            if !wanted {
+                return Ok(None);
+            }
+            let id: u32 = self.get(&format!("{key}_token_id"))?;
+            let token = tokens.get(id as usize).map(|token| Some((token, id)));
+            token.ok_or_else(|| {
+                format!(
+                    "tokenizer.ggml.{key}_token_id is {id}, but there are {} tokens",
+                    tokens.len()
+                )
+            })
+        };
+        let begin = token(self.find("add_bos_token")?.unwrap_or(begins), "bos")?;
+        let end = token(self.find("add_eos_token")?.unwrap_or(false), "eos")?;
+        if begin.is_none() && end.is_none() {
+            return Ok(Value::Null);
+        }
+        let special =
+            |(token, _): (&String, u32)| json!({"SpecialToken": {"id": token, "type_id": 0}});
+        let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+        let around = |ids: &[&str]| -> Vec<Value> {
+            let each = ids.iter().flat_map(|id| {
+                [begin.map(special), Some(text(id)), end.map(special)].into_iter().flatten()
+            });
+            each.collect()
+        };
+        let known: Map<String, Value> = [begin, end]
+            .into_iter()
+            .flatten()
+            .map(|(token, id)| {
+                (token.clone(), json!({"id": token, "ids": [id], "tokens": [token]}))
+            })
+            .collect();
+        Ok(json!({"type": "TemplateProcessing", "single": around(&["A"]),
+            "pair": around(&["A", "B"]), "special_tokens": known}))
+    }
+}
+
+/// Tokens with their ids.
+fn identifiers(tokens: &[String]) -> Result<Map<String, Value>, Reason> {
+    let mut map = Map::new();
+    for (id, token) in tokens.iter().enumerate() {
+        if let Some(first) = map.insert(token.clone(), id.into()) {
+            return Err(format!("tokenizer.ggml.tokens has {token:?} twice, as {first} and {id}"));
+        }
+    }
+    Ok(map)
+}
+
+/// Tokens that are found in a text before anything else.
+fn added(tokens: &[String], kinds: &[i32]) -> Vec<Value> {
+    let each = tokens.iter().zip(kinds).enumerate();
+    each.filter(|(_, (_, kind))| [CONTROL, USER_DEFINED].contains(kind))
+        .map(|(id, (token, kind))| {
+            json!({"id": id, "content": token, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": *kind == CONTROL})
+        })
+        .collect()
+}
+
+/// Every way to put a piece together from two others, the highest score first.
+fn merges(tokens: &[String], kinds: &[i32], scores: &[f32]) -> Result<Vec<Value>, Reason> {
+    let ordinary = |id: usize| [NORMAL, USER_DEFINED, UNUSED].contains(&kinds[id]);
+    let ids: HashMap<&str, usize> = (tokens.iter().enumerate())
+        .filter(|(id, _)| ordinary(*id))
+        .map(|(id, token)| (token.as_str(), id))
+        .collect();
+    let mut found: Vec<(usize, usize, usize)> = Vec::new();
+    for (id, token) in tokens.iter().enumerate().filter(|(id, _)| ordinary(*id)) {
+        if token.len() > LONGEST_PIECE {
+            return Err(format!("token {id} has {} bytes, more than {LONGEST_PIECE}", token.len()));
+        }
+        for (at, _) in token.char_indices().skip(1) {
+            if let (Some(&left), Some(&right)) = (ids.get(&token[..at]), ids.get(&token[at..])) {
+                found.push((id, left, right));
+            }
+        }
+    }
+    // Of one piece's parts the longest left one comes first, as in Hugging Face's conversion.
+    let length = |id: usize| tokens[id].chars().count();
+    found.sort_by(|a, b| {
+        let by_length = || (length(b.1), length(b.2)).cmp(&(length(a.1), length(a.2)));
+        scores[b.0].total_cmp(&scores[a.0]).then_with(by_length)
+    });
+    Ok(found.into_iter().map(|(_, left, right)| json!([tokens[left], tokens[right]])).collect())
+}

@@ -1,0 +1,91 @@
+//! Why a run cannot start or go on.
+
+use super::evaluate::EvaluateError;
+use super::folder::RunFolderError;
+use super::state::StateError;
+use hadal_data::FeedError;
+use hadal_model::{
+    CheckpointError, ConfigError, GenerateError, PassError, SamplingError, TokenizerError,
+};
+use std::io;
+use std::path::PathBuf;
+
+/// Why a run cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] ConfigError),
+    /// There is no data.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] RunFolderError),
+    /// The state cannot be saved or restored.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The model cannot be saved.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// Progress cannot be measured.
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    /// No sample can be written.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The sampling settings are impossible.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The tokenizer fails.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A log cannot be written.
+    #[error("cannot write the logs in {}: {reason}; the last checkpoint is intact", path.display())]
+    Logs {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// The run was started with something else.
+    #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
+    Changed {
+        /// The folder.
+        path: PathBuf,
+        /// What is different.
+        what: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The settings are not those of the model to go on from.
+    #[error("{} has {found}, but the settings say {wanted}; leave [model] and the policy out, they come from the model", path.display())]
+    OtherModel {
+        /// The directory.
+        path: PathBuf,
+        /// What it has.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// The loss or the gradient is not finite.
+    #[error("step {step}: the {problem}; parameters are untouched, and {} repeats it; lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\"", dump.display())]
+    NotFinite {
+        /// Steps done before.
+        step: u64,
+        /// What happened.
+        problem: String,
+        /// Where the evidence is.
+        dump: PathBuf,
+    },
+}
+
+impl TrainError {
+    /// Whether what was asked for cannot be started, rather than having gone wrong on the way.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Model(_) | Self::Feed(_) | Self::Folder(_) | Self::OtherModel { .. })
+    }
+}

@@ -1,0 +1,89 @@
+//! How good a model is on held-out data.
+
+use super::gradient::scalar;
+use hadal_data::{Batch, Feed, FeedError};
+use hadal_model::{Decoder, PassError, Variant, masked_cross_entropy};
+use serde::Serialize;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Mean cross-entropy in nats.
+    pub loss: f64,
+    /// `exp(loss)`.
+    pub perplexity: f64,
+    /// Bits per UTF-8 byte, where there is a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits_per_byte: Option<f64>,
+    /// Share of answers that are right, where there are answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Share of sequences whose answers are all right, where there are answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact_match: Option<f64>,
+}
+
+/// Measures a model without autodiff on the first `batches` held-out batches.
+pub(crate) fn evaluate(
+    decoder: &Decoder,
+    variant: Variant,
+    feed: &Feed,
+    batches: usize,
+    batch: usize,
+) -> Result<Evaluation, EvaluateError> {
+    let mut total = 0.0;
+    let mut answers = Answers::default();
+    for i in 0..batches {
+        let held_out = feed.held_out((i * batch) as u64, batch)?;
+        let logits = decoder.logits(&held_out.input, variant.pass())?;
+        if !held_out.scored.is_empty() {
+            let likeliest: Vec<i64> =
+                logits.clone().argmax(2).try_into_vec_as().unwrap_or_default();
+            answers.count(&likeliest, &held_out);
+        }
+        total += scalar(&masked_cross_entropy(logits, &held_out.target, &held_out.scored));
+    }
+    let loss = total / batches as f64;
+    let share = |(right, all): (usize, usize)| (all > 0).then(|| right as f64 / all as f64);
+    Ok(Evaluation {
+        loss,
+        perplexity: loss.exp(),
+        bits_per_byte: feed.bytes_per_token().map(|bytes| loss / std::f64::consts::LN_2 / bytes),
+        accuracy: share(answers.positions),
+        exact_match: share(answers.sequences),
+    })
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluateError {
+    /// There is no data.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+}
+
+/// Right ones and all of them.
+#[derive(Default)]
+struct Answers {
+    positions: (usize, usize),
+    sequences: (usize, usize),
+}
+
+impl Answers {
+    fn count(&mut self, likeliest: &[i64], batch: &Batch) {
+        let time = batch.target.time();
+        for row in 0..batch.target.batch() {
+            let positions = (row * time..(row + 1) * time).filter(|&i| batch.scored[i]);
+            let right: Vec<bool> = positions
+                .map(|i| likeliest.get(i) == Some(&i64::from(batch.target.ids()[i])))
+                .collect();
+            self.positions.0 += right.iter().filter(|&&r| r).count();
+            self.positions.1 += right.len();
+            self.sequences.0 += usize::from(right.iter().all(|&r| r));
+            self.sequences.1 += 1;
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! One pass forward and backward.
+
+use burn::tensor::Tensor;
+use hadal_data::Batch;
+use hadal_model::{Decoder, Pass, PassError};
+use std::collections::BTreeMap;
+
+/// Gradients by parameter name.
+pub type Gradients = BTreeMap<String, Vec<f32>>;
+
+/// The loss of a batch and its gradient.
+pub(crate) fn loss_and_gradient(
+    decoder: &Decoder,
+    batch: &Batch,
+    pass: Pass,
+) -> Result<(f64, Gradients), PassError> {
+    let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
+    let value = scalar(&loss);
+    Ok((value, gradients(decoder, loss)))
+}
+
+/// The gradient of a loss.
+pub fn gradients(decoder: &Decoder, loss: Tensor<1>) -> Gradients {
+    decoder.gradients(loss.backward()).into_iter().collect()
+}
+
+/// The only element of a tensor.
+pub fn scalar(tensor: &Tensor<1>) -> f64 {
+    let values: Vec<f32> = tensor.try_to_vec_as().unwrap_or_default();
+    values.first().copied().unwrap_or(f32::NAN).into()
+}
+
+/// `sum += more / parts`, where `sum` may still be empty.
+pub(crate) fn accumulate(sum: &mut Gradients, more: Gradients, parts: usize) {
+    if parts == 1 {
+        *sum = more;
+        return;
+    }
+    let share = 1.0 / parts as f32;
+    for (name, values) in more {
+        match sum.get_mut(&name) {
+            Some(total) => total.iter_mut().zip(values).for_each(|(t, v)| *t += share * v),
+            None => {
+                sum.insert(name, values.into_iter().map(|v| share * v).collect());
+            }
+        }
+    }
+}

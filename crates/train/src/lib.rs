@@ -1,0 +1,44 @@
+//! Training: a config and data in, a model out, and no work lost in between.
+
+mod config;
+mod error;
+pub mod estimate;
+mod evaluate;
+mod failure;
+mod folder;
+pub mod gradient;
+mod layers;
+mod memory;
+mod metrics;
+mod model_section;
+mod observer;
+pub mod optim;
+mod outcome;
+mod preset;
+mod saved;
+mod signals;
+mod skip;
+mod start;
+mod state;
+pub mod tensorboard;
+mod trainer;
+
+pub use config::{
+    CheckpointConfig, DiagnoseConfig, EvalConfig, FailureConfig, MemoryConfig, OnFailure,
+    RunConfig, RunConfigError, SampleConfig, TrainSection,
+};
+pub use error::TrainError;
+pub use evaluate::{EvaluateError, Evaluation};
+pub use folder::checkpoint_steps;
+pub use folder::{RunFolder, RunFolderError};
+pub use layers::ConfigLayers;
+pub use memory::peak_rss_mb;
+pub use model_section::ModelSection;
+pub use observer::{Finished, Midway, Observer, StepReport};
+pub use preset::{DEFAULT_DATA, PRESETS, Preset, for_depth, preset};
+pub use saved::saved_model;
+pub use signals::stop_on_signals;
+pub use skip::{SkipConfig, SkipGate, SkipPer, SkipReport, SkipState};
+pub use state::{State, StateError};
+pub use trainer::Trainer;
+pub use trainer::model_config;

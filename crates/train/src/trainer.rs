@@ -1,0 +1,391 @@
+//! The training loop.
+
+mod look;
+mod recover;
+
+use super::config::RunConfig;
+use super::error::TrainError;
+use super::folder::RunFolder;
+use super::gradient::{Gradients, accumulate, loss_and_gradient};
+use super::metrics::Logs;
+use super::observer::{Finished, Observer, StepReport, Unobserved};
+use super::outcome;
+use super::skip::Skipper;
+use super::start;
+use super::state::{self, State};
+use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
+use burn::module::Module;
+use hadal_data::{Batch, Feed, FeedError};
+use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, save};
+use hadal_residual::StepMode;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// A run in progress.
+pub struct Trainer {
+    config: RunConfig,
+    feed: Feed,
+    decoder: Decoder,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    skipper: Option<Skipper>,
+    state: State,
+    folder: RunFolder,
+    logs: Logs,
+    last_saved: Instant,
+}
+
+impl Trainer {
+    /// Starts a run in a new folder.
+    pub fn create(config: RunConfig, out: &Path) -> Result<Self, TrainError> {
+        let feed = config.open_feed()?;
+        let model = model_config(&config, &feed)?;
+        feed.verify()?;
+        let mut decoder = start::start(&config, &model, &feed)?;
+        let folder = RunFolder::create(out, &config)?;
+        project(&mut decoder);
+        let optimizer = Optimizer::new(&config.optimizer, &decoder);
+        let state = first_state(&config, &feed);
+        let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
+        // The start is worth keeping until there is something better: others can begin from the
+        // same parameters, and a failure in the first steps has somewhere to go back to.
+        trainer.checkpoint(&mut Unobserved)?;
+        Ok(trainer)
+    }
+
+    /// Goes on with a run from its last checkpoint, or from the start if it has none yet.
+    pub fn resume(out: &Path) -> Result<Self, TrainError> {
+        let (folder, config) = RunFolder::open(out)?;
+        let feed = config.open_feed()?;
+        feed.verify()?;
+        let model = model_config(&config, &feed)?;
+        folder.clear_unfinished()?;
+        let last = folder.checkpoints()?.last().map(|&step| folder.checkpoint(step));
+        let mut decoder = match last {
+            Some(_) => start::blank(&config, &model)?,
+            None => start::start(&config, &model, &feed)?,
+        };
+        project(&mut decoder);
+        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
+        let state = match &last {
+            Some(path) => state::read(path)?,
+            None => first_state(&config, &feed),
+        };
+        let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
+        if state.config != fingerprint(&config) {
+            return Err(changed("config.toml", "restore it, or start a new run"));
+        }
+        if state.data != feed.fingerprint() {
+            return Err(changed("data or tokenizer", "restore it, or start a new run"));
+        }
+        // Only now: the tensors of another config or vocabulary would look damaged.
+        if let Some(path) = &last {
+            state::restore(path, &mut decoder, &mut optimizer)?;
+        }
+        Self::assemble(config, feed, decoder, optimizer, state, folder)
+    }
+
+    fn assemble(
+        config: RunConfig,
+        feed: Feed,
+        decoder: Decoder,
+        optimizer: Optimizer,
+        state: State,
+        folder: RunFolder,
+    ) -> Result<Self, TrainError> {
+        let logs = Logs::open(folder.path(), &state.logs).map_err(unwritten(folder.path()))?;
+        let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
+        let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
+        Ok(Self {
+            config,
+            feed,
+            skipper,
+            decoder,
+            optimizer,
+            schedule,
+            state,
+            folder,
+            logs,
+            last_saved: Instant::now(),
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// The model's shape.
+    pub fn model(&self) -> &ModelConfig {
+        self.decoder.config()
+    }
+
+    /// Steps done.
+    pub fn step(&self) -> u64 {
+        self.state.step
+    }
+
+    /// Steps of the whole run.
+    pub fn steps(&self) -> u64 {
+        self.config.steps(self.feed.seq_len())
+    }
+
+    /// Tokens of one step.
+    pub fn tokens_per_step(&self) -> u64 {
+        self.config.tokens_per_step(self.feed.seq_len())
+    }
+
+    /// The run's folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Trains to the end, or until `stop` is set.
+    pub fn run(
+        &mut self,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<Finished, TrainError> {
+        let steps = self.steps();
+        while self.state.step < steps {
+            if stop.load(Ordering::Relaxed) {
+                self.checkpoint(observer)?;
+                return Ok(Finished::Interrupted { step: self.state.step });
+            }
+            let Some(report) = self.one_step(observer, stop)? else { continue };
+            observer.stepped(&report);
+            self.record_step(&report)?;
+            let mut better = false;
+            if due(self.config.eval.every_steps, self.state.step) && self.state.step < steps {
+                self.evaluate(observer)?;
+                better = self.state.best.is_some_and(|(_, best)| best == self.state.step);
+            }
+            if due(self.config.diagnose.every_steps, self.state.step) {
+                self.diagnose(observer);
+            }
+            if due(self.config.sample.every_steps, self.state.step) {
+                self.sample(observer)?;
+            }
+            let minutes = self.last_saved.elapsed().as_secs_f64() / 60.0;
+            let every_minutes = self.config.checkpoint.every_minutes;
+            // Behind everything else of this step: who resumes from here does none of it again.
+            if better
+                || due(self.config.checkpoint.every_steps, self.state.step)
+                || (every_minutes > 0.0 && minutes >= every_minutes)
+            {
+                self.checkpoint(observer)?;
+            }
+        }
+        // Before the last evaluation, which resuming repeats: it must not be in the logs twice.
+        self.checkpoint(observer)?;
+        let evaluation = self.evaluate(observer)?;
+        // Before the model, whose presence says that a run is done.
+        self.write_outcome()?;
+        self.save_model()?;
+        Ok(Finished::Done { evaluation, model: self.folder.model() })
+    }
+
+    /// One optimiser step; `None` if it was interrupted, left out or taken back.
+    fn one_step(
+        &mut self,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<Option<StepReport>, TrainError> {
+        let started = Instant::now();
+        let step = self.state.step;
+        let mode = self.prepare()?;
+        let memory = self.config.memory.memory();
+        let parts = self.config.train.accumulate;
+        let mut gradients = Gradients::new();
+        let mut batches = Vec::new();
+        let mut loss = 0.0;
+        let mut tally = Tally::default();
+        for part in 0..parts {
+            // Half a window changes nothing: the same step is made whole when the run goes on.
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let batch = self.batch(step, part)?;
+            let pass = Pass { mode: &mode, memory, tally: Some(&mut tally), ..Pass::default() };
+            let (value, more) = loss_and_gradient(&self.decoder, &batch, pass)?;
+            loss += value / parts as f64;
+            accumulate(&mut gradients, more, parts);
+            batches.push(batch);
+        }
+        let norm = global_norm(&gradients);
+        if !(loss.is_finite() && norm.is_finite()) {
+            let problem = format!("loss is {loss} and the gradient's norm {norm}");
+            self.recover(&problem, &batches, observer)?;
+            return Ok(None);
+        }
+        clip_norm(&mut gradients, norm, self.config.optimizer.clip);
+        let rate = self.schedule.rate(step);
+        self.optimizer.step(&mut self.decoder, &gradients, step, rate);
+        let skip = self.skipper.as_ref().zip(self.state.skip.as_mut());
+        let skip = skip.map(|(skipper, state)| skipper.learn(state, step, &tally));
+        self.state.step += 1;
+        Ok(Some(StepReport {
+            step: self.state.step,
+            steps: self.steps(),
+            loss,
+            gradient_norm: norm,
+            rate,
+            tokens: self.tokens_per_step(),
+            // The way back is twice the way there.
+            flops: 3 * tally.cost(self.decoder.config()),
+            skip,
+            time: started.elapsed(),
+        }))
+    }
+
+    /// The data of a step: a pure function of the counters.
+    fn batch(&self, step: u64, part: usize) -> Result<Batch, TrainError> {
+        let count = self.config.train.batch;
+        let window = (count * self.config.train.accumulate) as u64;
+        let first = step * window + (part * count) as u64 + self.state.skipped_sequences;
+        Ok(self.feed.train(first, count)?)
+    }
+
+    /// Sets the thresholds of a step, and says how the model goes through it.
+    fn prepare(&mut self) -> Result<StepMode, TrainError> {
+        let step = self.state.step;
+        let warmth = warmth(&self.config, step + 1);
+        let mut mode = StepMode { warmth, learning: true, ..StepMode::default() };
+        if let Some(skipper) = &self.skipper {
+            let state = match self.state.skip.take() {
+                Some(state) => state,
+                None => skipper.start(&self.decoder, &self.batch(step, 0)?)?,
+            };
+            mode.forced = skipper.forced(&state, step);
+            self.decoder.set_skipping(skipper.skipping(&state, step, warmth))?;
+            self.state.skip = Some(state);
+        }
+        Ok(mode)
+    }
+
+    fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
+        let seconds = report.time.as_secs_f64();
+        let mut line = json!({
+            "kind": "train",
+            "step": report.step,
+            "loss": report.loss,
+            "gradient_norm": report.gradient_norm,
+            "rate": report.rate,
+            "tokens": report.step * report.tokens,
+            "flops": report.flops,
+            "tokens_per_second": report.tokens as f64 / seconds,
+        });
+        if let Some(skip) = report.skip {
+            line["skip_rate"] = skip.rate.into();
+            line["skip_target"] = skip.target.into();
+            line["skip_threshold"] = skip.threshold.into();
+        }
+        self.logged(|logs| logs.record(report.step, &line))
+    }
+
+    fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let path = self.folder.checkpoint(self.state.step);
+        if path.exists() {
+            return Ok(());
+        }
+        self.state.logs = self.logs.lengths().map_err(unwritten(self.folder.path()))?;
+        state::save(&self.state, &self.decoder, &self.optimizer, &path)?;
+        let best = self.state.best.map(|(_, step)| step);
+        let kept: Vec<u64> = best.into_iter().chain(self.anchor()?).collect();
+        self.folder.prune(self.config.checkpoint.keep, &kept)?;
+        outcome::note_peak(self.folder.path()).map_err(unwritten(self.folder.path()))?;
+        self.last_saved = Instant::now();
+        observer.saved(self.state.step, &path);
+        Ok(())
+    }
+
+    fn write_outcome(&self) -> Result<(), TrainError> {
+        let shapes = self.decoder.declared().iter().map(|declared| &declared.shape);
+        let parameters = shapes.map(|shape| shape.iter().product::<usize>() as u64).sum();
+        outcome::write_outcome(self.folder.path(), parameters)
+            .map_err(unwritten(self.folder.path()))
+    }
+
+    fn save_model(&self) -> Result<(), TrainError> {
+        let directory = self.folder.model();
+        let decoder = self.as_used(1.0)?.valid();
+        save(&decoder, &directory)?;
+        if let Some(file) = self.feed.tokenizer_file() {
+            let copy = directory.join("tokenizer.json");
+            let content = hadal_files::read(file).map_err(CheckpointError::from)?;
+            hadal_files::write_whole(&copy, content).map_err(CheckpointError::from)?;
+        }
+        Ok(())
+    }
+
+    fn logged(
+        &mut self,
+        write: impl FnOnce(&mut Logs) -> io::Result<()>,
+    ) -> Result<(), TrainError> {
+        write(&mut self.logs).map_err(unwritten(self.folder.path()))
+    }
+}
+
+fn first_state(config: &RunConfig, feed: &Feed) -> State {
+    State {
+        step: 0,
+        skipped_sequences: 0,
+        failures: 0,
+        best: None,
+        skip: None,
+        logs: BTreeMap::new(),
+        config: fingerprint(config),
+        data: feed.fingerprint(),
+    }
+}
+
+fn unwritten(folder: &Path) -> impl FnOnce(io::Error) -> TrainError {
+    |reason| TrainError::Logs { path: folder.into(), reason }
+}
+
+fn due(every: u64, step: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
+
+fn fingerprint(config: &RunConfig) -> String {
+    let text = toml::to_string(config).unwrap_or_default();
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// Gains that rise from nothing over the first steps: their share of their full size in the step that makes
+/// `done`. One for policies that have none.
+pub(crate) fn warmth(config: &RunConfig, done: u64) -> f64 {
+    let length = config.train.gain_warmup;
+    if config.residual.warms_up() && done < length { done as f64 / length as f64 } else { 1.0 }
+}
+
+/// The model for the data; its vocabulary must hold the data's.
+pub fn model_config(config: &RunConfig, feed: &Feed) -> Result<ModelConfig, TrainError> {
+    let model = config.model.resolve(&config.residual, feed.vocab_size(), feed.seq_len());
+    match config.from {
+        None => model.check_fresh()?,
+        Some(_) => model.check()?,
+    }
+    if model.vocab_size < feed.vocab_size() {
+        return Err(FeedError::Unfit(format!(
+            "model.vocab_size is {}, but the data has {} tokens",
+            model.vocab_size,
+            feed.vocab_size()
+        ))
+        .into());
+    }
+    if model.max_seq_len < feed.seq_len() {
+        return Err(FeedError::Unfit(format!(
+            "model.max_seq_len is {}, but sequences are {} long",
+            model.max_seq_len,
+            feed.seq_len()
+        ))
+        .into());
+    }
+    Skipper::new(config, &model, feed.seq_len())?;
+    Ok(model)
+}

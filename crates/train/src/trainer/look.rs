@@ -1,0 +1,99 @@
+//! What a run shows of its model on the way.
+
+use super::{Trainer, warmth};
+use crate::error::TrainError;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::observer::{Midway, Observer};
+use burn::module::Module;
+use hadal_model::{ConfigError, Decoder, Limits, Sampler, Sampling, Session, Variant, generate};
+use hadal_residual::StepMode;
+use serde_json::json;
+use std::ops::ControlFlow;
+
+impl Trainer {
+    /// The model with the thresholds of this moment, for gains of this share of their full size.
+    pub(super) fn as_used(&self, warmth: f64) -> Result<Decoder, ConfigError> {
+        let mut decoder = self.decoder.clone();
+        if let (Some(skipper), Some(state)) = (&self.skipper, &self.state.skip) {
+            decoder.set_skipping(skipper.skipping(state, self.state.step, warmth))?;
+        }
+        Ok(decoder)
+    }
+
+    /// The model in use in the middle of its training, and its mode: no token is made to run, and decisions use
+    /// nothing that only training has.
+    fn as_it_is(&self) -> Result<(Decoder, StepMode), ConfigError> {
+        let warmth = warmth(&self.config, self.state.step);
+        Ok((self.as_used(warmth)?, StepMode { warmth, ..StepMode::default() }))
+    }
+
+    pub(super) fn evaluate(
+        &mut self,
+        observer: &mut dyn Observer,
+    ) -> Result<Evaluation, TrainError> {
+        let (batches, batch) = (self.config.eval.batches.max(1), self.config.train.batch);
+        let (decoder, mode) = self.as_it_is()?;
+        let variant = Variant::in_mode(&mode);
+        let evaluation = evaluate(&decoder.valid(), variant, &self.feed, batches, batch)?;
+        let step = self.state.step;
+        let mut line = json!({ "kind": "eval", "step": step });
+        if let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(evaluation) {
+            for (name, value) in fields {
+                line[name] = value;
+            }
+        }
+        self.logged(|logs| logs.record(step, &line))?;
+        let better = self.state.best.is_none_or(|(best, _)| evaluation.loss < best);
+        if better && evaluation.loss.is_finite() {
+            self.state.best = Some((evaluation.loss, step));
+        }
+        observer.evaluated(step, &evaluation);
+        Ok(evaluation)
+    }
+
+    /// Lets the observer look into the model. It changes nothing of the run, so its failure does not end the run either.
+    pub(super) fn diagnose(&self, observer: &mut dyn Observer) {
+        let step = self.state.step;
+        match self.as_it_is() {
+            Ok((decoder, mode)) => observer.diagnose(&Midway {
+                step,
+                decoder: &decoder,
+                mode: &mode,
+                feed: &self.feed,
+                folder: self.folder.path(),
+                name: &self.folder.name(),
+                batches: self.config.diagnose.batches,
+            }),
+            Err(error) => observer.recovered(&format!("step {step}: no diagnosis: {error}")),
+        }
+    }
+
+    pub(super) fn sample(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let Some(tokenizer) = self.feed.tokenizer()? else { return Ok(()) };
+        let settings = &self.config.sample;
+        let step = self.state.step;
+        let mut sampler = Sampler::new(Sampling {
+            temperature: settings.temperature,
+            seed: self.config.seed ^ step,
+            ..Sampling::default()
+        })?;
+        let prompt = match settings.prompt.as_str() {
+            "" => tokenizer.begin().into_iter().collect(),
+            text => tokenizer.encode(text)?,
+        };
+        let limits = Limits {
+            max_tokens: settings.tokens,
+            ends: &tokenizer.ends(),
+            vocabulary: tokenizer.vocab_size(),
+        };
+        let (decoder, mode) = self.as_it_is()?;
+        let decoder = decoder.valid();
+        let mut session = Session::new(&decoder, Variant::in_mode(&mode))?;
+        let listen = |_| ControlFlow::Continue(());
+        let generated = generate(&mut session, &prompt, &limits, &mut sampler, listen)?;
+        let text = tokenizer.decode(&generated.tokens)?;
+        self.logged(|logs| logs.sample(&json!({ "step": step, "prompt": prompt, "text": text })))?;
+        observer.sampled(step, &text);
+        Ok(())
+    }
+}
