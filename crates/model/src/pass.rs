@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::recording::Recording;
 use crate::tally::Tally;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use hadal_kernels::ReadBackError;
 use hadal_residual::{Memory, Probe, Site, StepMode};
 
 /// Rows of tokens of equal length.
@@ -148,4 +149,7 @@ pub enum PassError {
         /// Why.
         reason: &'static str,
     },
+    /// What was computed cannot be read.
+    #[error(transparent)]
+    ReadBack(#[from] ReadBackError),
 }

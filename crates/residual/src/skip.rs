@@ -5,6 +5,7 @@ use crate::site::{Dimensions, Site, SubLayerKind};
 use burn::tensor::{Bool, Tensor, TensorData};
 use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
+use hadal_kernels::read_back;
 use serde::{Deserialize, Serialize};
 
 /// Gates below which tokens skip: one number, one for each kind of sub-layer, or one for each sub-layer.
@@ -183,7 +184,7 @@ pub(crate) struct Verdict {
 /// # Shapes
 /// - `gates`: `[B, T, 1]`
 pub(crate) fn judge(rule: &Skip, site: Site, gates: &Tensor<3>) -> Verdict {
-    let values: Vec<f32> = gates.clone().try_into_vec_as().unwrap_or_default();
+    let values = read_back(gates.clone()).unwrap_or_else(|error| panic!("{error}"));
     let each = || values.iter().copied().enumerate();
     let route = Route::of(each().map(|(token, gate)| rule.runs(site.index, token, gate)));
     let taken_off = (rule.shrink > 0.0).then(|| {
