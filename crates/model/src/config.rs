@@ -137,6 +137,34 @@ fn refuse(
 type Bound = (&'static str, fn(&ModelConfig) -> usize, usize);
 
 impl ModelConfig {
+    /// Three small blocks without anything optional, for tests: a test names what matters to it and takes the rest
+    /// from here.
+    #[doc(hidden)]
+    pub fn tiny() -> Self {
+        Self {
+            model_type: MODEL_TYPE.into(),
+            vocab_size: 19,
+            d_model: 16,
+            n_layers: 3,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 6,
+            d_ff: 24,
+            mlp: MlpKind::Relu2,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-7,
+            qk_norm: false,
+            tie_embeddings: true,
+            depth_kv: DepthKv::None,
+            max_seq_len: 32,
+            attention_bias: None,
+            mlp_bias: false,
+            rope_scaling: None,
+            sliding_window: None,
+            residual: ResidualConfig::default(),
+        }
+    }
+
     /// Far beyond any model, close enough that counting never overflows and that a mistyped
     /// number is refused before memory is asked for.
     const BOUNDS: [Bound; 9] = [
@@ -250,28 +278,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn small() -> ModelConfig {
-        ModelConfig {
-            model_type: MODEL_TYPE.into(),
-            vocab_size: 19,
-            d_model: 12,
-            n_layers: 3,
-            n_heads: 4,
-            n_kv_heads: 2,
-            head_dim: 4,
-            d_ff: 20,
-            mlp: MlpKind::Relu2,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-6,
-            qk_norm: false,
-            tie_embeddings: true,
-            depth_kv: DepthKv::None,
-            max_seq_len: 32,
-            attention_bias: None,
-            mlp_bias: false,
-            rope_scaling: None,
-            sliding_window: None,
-            residual: ResidualConfig::default(),
-        }
+        ModelConfig { d_model: 12, head_dim: 4, d_ff: 20, norm_eps: 1e-6, ..ModelConfig::tiny() }
     }
 
     fn complaint(change: impl FnOnce(&mut ModelConfig)) -> String {
