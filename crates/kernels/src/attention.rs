@@ -89,7 +89,7 @@ pub struct HeadGains {
 pub struct AttentionCall<'a> {
     /// The sizes.
     pub shape: AttentionShape,
-    /// Of the T new positions.
+    /// Rotations of the T new positions.
     pub rope: &'a RopeTables,
     /// The tokens that ask and those that have keys; `None` for all. The output's rows of tokens that do not
     /// ask are zero.

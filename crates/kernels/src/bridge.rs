@@ -252,9 +252,8 @@ impl Recorded {
         saved: Vec<Vec<f32>>,
     ) -> Self {
         let nothing: Rows = Arc::new(Vec::new());
-        let keep = |(i, input): (usize, &Rows)| match operation.keeps(i) {
-            true => input.clone(),
-            false => nothing.clone(),
+        let keep = |(i, input): (usize, &Rows)| {
+            if operation.keeps(i) { input.clone() } else { nothing.clone() }
         };
         let inputs = inputs.iter().enumerate().map(keep).collect();
         Self { operation, inputs, shapes, saved }

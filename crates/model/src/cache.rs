@@ -25,7 +25,7 @@ enum Seen {
 #[derive(Clone, Debug)]
 struct SeenTensors {
     stored: KeyValue,
-    /// Of each row, the positions whose keys exist; `None` for all.
+    /// The positions whose keys exist, row by row; `None` for all.
     present: Option<Vec<Vec<u32>>>,
 }
 

@@ -176,7 +176,7 @@ impl ModelConfig {
         ("head_dim", |c| c.head_dim, 1 << 14),
         ("d_ff", |c| c.d_ff, 1 << 24),
         ("max_seq_len", |c| c.max_seq_len, 1 << 30),
-        // Of numbers that have passed the lines above.
+        // The numbers have passed the lines above.
         ("n_heads * head_dim", |c| c.n_heads * c.head_dim, 1 << 20),
     ];
 
@@ -267,7 +267,7 @@ impl ModelConfig {
         self.n_kv_heads * self.head_dim
     }
 
-    /// Whether the MLP of a block leaves a depth slot: there is nobody to read the last one's.
+    /// Whether the MLP of a block leaves a depth slot: no block would read the last one's.
     pub(crate) fn mlp_leaves_slot(&self, block: usize) -> bool {
         self.depth_kv == DepthKv::AttentionMlp && block + 1 < self.n_layers
     }

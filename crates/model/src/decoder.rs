@@ -213,10 +213,10 @@ impl Decoder {
         }
         self.check_vocabulary(ids)?;
         let max_seq_len = self.config.max_seq_len;
-        match length > max_seq_len {
-            true => Err(PassError::TooLong { length, max_seq_len }),
-            false => Ok(()),
+        if length > max_seq_len {
+            return Err(PassError::TooLong { length, max_seq_len });
         }
+        Ok(())
     }
 
     /// Refuses sub-layers that cannot be left out.

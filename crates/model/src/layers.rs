@@ -87,7 +87,7 @@ pub(crate) struct Layers<'a> {
     pub(crate) skipped_keys: SkippedKeys,
     /// Position of the first new token.
     pub(crate) start: usize,
-    /// Who counts what ran.
+    /// Counts what ran.
     pub(crate) tally: Option<&'a mut Tally>,
     /// What the policy wants to learn besides.
     pub(crate) extra_loss: Option<Tensor<1>>,
@@ -198,7 +198,7 @@ impl Layers<'_> {
         }
         let keyed = match keys {
             SkippedKeys::Drop => ran,
-            // Nobody asks for them.
+            // No token asks for them.
             SkippedKeys::Keep if ran == 0 && !cached && !left_over => 0,
             SkippedKeys::Keep => all,
         };
@@ -232,7 +232,7 @@ fn nothing(x: Tensor<3>) -> Tensor<3> {
     x * 0.0
 }
 
-/// Of each row, the positions of new tokens that have keys.
+/// The positions of new tokens that have keys, row by row.
 fn present(route: Option<&Route>, [batch, time]: [usize; 2], start: usize) -> Vec<Vec<u32>> {
     let position = |token: u32| (start + token as usize % time) as u32;
     match route {
@@ -253,7 +253,7 @@ impl SubLayers for Layers<'_> {
     }
 
     fn first_token(&self, site: Site, input: &Tensor<3>) -> Option<Tensor<4>> {
-        // What a cache holds is laid out for decoding, and nobody watches that.
+        // What a cache holds is laid out for decoding, which is not watched.
         if site.kind() == SubLayerKind::Mlp || self.cache.is_some() {
             return None;
         }

@@ -290,9 +290,10 @@ impl Residual for NormAgnostic {
                     alpha.val() * options.mode.warmth,
                 ]);
             }
-            match parts.is_empty() {
-                true => Tensor::zeros([0], &self.log_gain.val().device()),
-                false => join(parts),
+            if parts.is_empty() {
+                Tensor::zeros([0], &self.log_gain.val().device())
+            } else {
+                join(parts)
             }
         });
         let params = params.collect();

@@ -16,9 +16,9 @@ pub enum Thresholds {
     One(f64),
     /// By kind.
     PerKind {
-        /// Of attention.
+        /// For attention.
         attention: f64,
-        /// Of the MLP.
+        /// For the MLP.
         mlp: f64,
     },
     /// By sub-layer, from the embedding on.
@@ -63,7 +63,7 @@ pub enum SkippedKeys {
 pub struct Skipping {
     /// Below which gates.
     pub thresholds: Thresholds,
-    /// What share of the threshold is taken off the gates of those who run: 0 is the hard rule, 1 the
+    /// The share of the threshold that is taken off the gates of running tokens: 0 is the hard rule, 1 the
     /// continuous one, which does not jump where a gate meets the threshold.
     pub shrink: f64,
     /// What becomes of keys and values.
@@ -130,7 +130,7 @@ impl Skipping {
     }
 }
 
-/// Tokens that run a sub-layer whatever their gate, so that a sub-layer that nobody wants can still learn.
+/// Tokens that run a sub-layer whatever their gate, so that a sub-layer that no gate wants can still learn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forced {
     /// Share of tokens at each sub-layer; empty if there are none.
@@ -173,7 +173,7 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// What a rule says of the tokens at one sub-layer.
 pub(crate) struct Verdict {
-    /// Who runs; `None` for everybody.
+    /// The tokens that run; `None` for all.
     pub(crate) route: Option<Route>,
     /// What is to be subtracted from the magnitude of each gate, `[B, T, 1]`.
     pub(crate) taken_off: Option<Tensor<3>>,

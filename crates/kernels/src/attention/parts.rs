@@ -60,7 +60,7 @@ pub struct DepthSlots {
 pub enum Projections<'a> {
     /// `[q | k | v]` of every token, `[B, T, (heads + 2 kv heads) * head_dim]`
     Joined(Tensor<3>),
-    /// Of tokens on a route, of which there must be one, to the keys of all.
+    /// From the tokens on a route, of which there must be one, to the keys of all.
     Routed {
         /// `[1, running, heads * head_dim]`
         queries: Tensor<3>,
@@ -114,7 +114,7 @@ pub fn mix_heads(
 /// Inputs are projections, then slots if there are any, then gains if there are any.
 #[derive(Debug)]
 struct MixHeads {
-    /// Of the output.
+    /// Batch and time of the output.
     rows: [usize; 2],
     time: usize,
     shape: AttentionShape,

@@ -34,9 +34,9 @@ pub(crate) enum Projected<T> {
 /// Gradients of [`Projected::mix`].
 pub(crate) struct Gradient {
     pub(crate) projected: Projected<Vec<f32>>,
-    /// Of keys and values.
+    /// Gradients of their keys and values.
     pub(crate) slots: [Vec<f32>; 2],
-    /// Of queries and keys; empty without norms.
+    /// Gradients of the gains of queries and keys; empty without norms.
     pub(crate) gains: [Vec<f32>; 2],
 }
 
@@ -99,7 +99,7 @@ impl<T: AsRef<[f32]>> Projected<T> {
         }
     }
 
-    /// Of each token the query, if it asks, and the key with the value, if it has them.
+    /// Each token's query, if it asks, and its key with its value, if it has them.
     pub(crate) fn tokens(&self, shape: &Shape) -> Vec<(Option<&[f32]>, Option<&[f32]>)> {
         let width = shape.heads * shape.head_dim;
         let key_width = 2 * shape.kv_heads * shape.head_dim;

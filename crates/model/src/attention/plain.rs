@@ -5,7 +5,7 @@ use crate::rope::Rope;
 use burn::tensor::{Bool, Tensor, TensorData, activation::softmax};
 use hadal_kernels::{Route, gather, indices, scatter};
 
-/// Of each row, the positions whose keys exist; `None` for all.
+/// The positions whose keys exist, row by row; `None` for all.
 type Present<'a> = Option<&'a [Vec<u32>]>;
 
 impl Attention {
