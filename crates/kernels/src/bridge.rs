@@ -42,7 +42,7 @@ struct Storage(FlexTensor);
 
 impl Values for Storage {
     fn values(&self) -> &[f32] {
-        self.0.as_slice::<f32>().unwrap_or_default()
+        self.0.as_slice::<f32>().expect("fused operations take f32 in order")
     }
 }
 
@@ -252,9 +252,8 @@ impl Recorded {
         saved: Vec<Vec<f32>>,
     ) -> Self {
         let nothing: Rows = Arc::new(Vec::new());
-        let keep = |(i, input): (usize, &Rows)| match operation.keeps(i) {
-            true => input.clone(),
-            false => nothing.clone(),
+        let keep = |(i, input): (usize, &Rows)| {
+            if operation.keeps(i) { input.clone() } else { nothing.clone() }
         };
         let inputs = inputs.iter().enumerate().map(keep).collect();
         Self { operation, inputs, shapes, saved }

@@ -4,7 +4,7 @@
 //! cargo run --release --example story ['Once upon a time' [SEED]]
 //! ```
 
-use hadal_model::{Device, Limits, Sampler, Sampling, Tokenizer, generate, load};
+use hadal_model::{Device, Limits, Sampler, Sampling, Session, Tokenizer, Variant, generate, load};
 use std::error::Error;
 use std::io::{Write, stdout};
 use std::ops::ControlFlow;
@@ -23,8 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut ids: Vec<u32> = model.begin.into_iter().collect();
     ids.extend(tokenizer.encode(&prompt)?.into_iter().filter(|&id| Some(id) != model.begin));
-    let text =
-        generate(&model.decoder, &ids, &limits, &mut sampler, |_| ControlFlow::Continue(()))?;
+    let mut session = Session::new(&model.decoder, Variant::default())?;
+    let text = generate(&mut session, &ids, &limits, &mut sampler, |_| ControlFlow::Continue(()))?;
     ids.extend(&text.tokens);
     writeln!(stdout(), "{}", tokenizer.decode(&ids)?)?;
     writeln!(stdout(), "[{} tokens, {:?}]", text.tokens.len(), text.stop)?;

@@ -140,6 +140,35 @@ fn refuse(
 type Bound = (&'static str, fn(&ModelConfig) -> usize, usize);
 
 impl ModelConfig {
+    /// Three small blocks without anything optional, for tests: a test names what matters to it and takes the rest
+    /// from here.
+    #[doc(hidden)]
+    pub fn tiny() -> Self {
+        Self {
+            model_type: MODEL_TYPE.into(),
+            vocab_size: 19,
+            d_model: 16,
+            n_layers: 3,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 6,
+            d_ff: 24,
+            mlp: MlpKind::Relu2,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-7,
+            qk_norm: false,
+            tie_embeddings: true,
+            depth_kv: DepthKv::None,
+            max_seq_len: 32,
+            attention_bias: None,
+            mlp_bias: false,
+            rope_scaling: None,
+            sliding_window: None,
+            removed_blocks: Vec::new(),
+            residual: ResidualConfig::default(),
+        }
+    }
+
     /// Far beyond any model, close enough that counting never overflows and that a mistyped
     /// number is refused before memory is asked for.
     const BOUNDS: [Bound; 9] = [
@@ -151,7 +180,7 @@ impl ModelConfig {
         ("head_dim", |c| c.head_dim, 1 << 14),
         ("d_ff", |c| c.d_ff, 1 << 24),
         ("max_seq_len", |c| c.max_seq_len, 1 << 30),
-        // Of numbers that have passed the lines above.
+        // The numbers have passed the lines above.
         ("n_heads * head_dim", |c| c.n_heads * c.head_dim, 1 << 20),
     ];
 
@@ -252,7 +281,7 @@ impl ModelConfig {
         self.n_kv_heads * self.head_dim
     }
 
-    /// Whether the MLP of a block leaves a depth slot: there is nobody to read the last one's.
+    /// Whether the MLP of a block leaves a depth slot: no block would read the last one's.
     pub(crate) fn mlp_leaves_slot(&self, block: usize) -> bool {
         self.depth_kv == DepthKv::AttentionMlp && block + 1 < self.n_layers
     }
@@ -263,29 +292,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn small() -> ModelConfig {
-        ModelConfig {
-            model_type: MODEL_TYPE.into(),
-            vocab_size: 19,
-            d_model: 12,
-            n_layers: 3,
-            n_heads: 4,
-            n_kv_heads: 2,
-            head_dim: 4,
-            d_ff: 20,
-            mlp: MlpKind::Relu2,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-6,
-            qk_norm: false,
-            tie_embeddings: true,
-            depth_kv: DepthKv::None,
-            max_seq_len: 32,
-            attention_bias: None,
-            mlp_bias: false,
-            rope_scaling: None,
-            sliding_window: None,
-            removed_blocks: Vec::new(),
-            residual: ResidualConfig::default(),
-        }
+        ModelConfig { d_model: 12, head_dim: 4, d_ff: 20, norm_eps: 1e-6, ..ModelConfig::tiny() }
     }
 
     fn complaint(change: impl FnOnce(&mut ModelConfig)) -> String {

@@ -64,8 +64,8 @@ pub struct Limits<'a> {
     pub max_tokens: usize,
     /// Tokens that end the text.
     pub ends: &'a [u32],
-    /// Only tokens below this are drawn. Vocabularies are often padded for speed, and nobody can
-    /// read the padding.
+    /// Only tokens below this are drawn. Vocabularies are often padded for speed, and the padding
+    /// stands for no text.
     pub vocabulary: usize,
 }
 

@@ -1,8 +1,16 @@
 //! A decoder-only Transformer whose residual stream is a policy.
 //!
-//! The [`Decoder`] holds the branches (attention and MLP) and one residual policy; a single
-//! [`Decoder::logits`] serves training, prefill, one-token decoding and diagnosis, as its [`Pass`]
-//! says. Checkpoints are directories with `config.json` and `model.safetensors`.
+//! The [`Decoder`] holds the branches (attention and MLP) and one residual policy. There are three
+//! ways through it, and tests hold them together:
+//!
+//! - [`Decoder::loss`] and [`Decoder::logits`] train, evaluate and prefill: the policy runs as one
+//!   fused operation between two sub-layers, where it has that form.
+//! - With a probe in the [`Pass`], which diagnosis uses, the policy runs step by step in plain tensor
+//!   operations that can be watched.
+//! - A [`Session`] decodes single tokens by kernels over slices, without tensors.
+//!
+//! A model is data. Everything that a pass does beyond it is in its [`Pass`]. Checkpoints are
+//! directories with `config.json` and `model.safetensors`.
 
 mod attention;
 mod cache;

@@ -112,7 +112,7 @@ impl FromStr for Part {
             Some(_) => return Err(wrong()),
         };
         let number = number.trim();
-        // `+3` would parse as a number, but nobody means it.
+        // `+3` would parse as a number, but it is never meant.
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
         }

@@ -5,6 +5,7 @@ use crate::decoder::Decoder;
 use crate::pass::{Pass, PassError, Tokens, Variant};
 use crate::tally::Tally;
 use crate::token_decoder::TokenDecoder;
+use hadal_kernels::read_back;
 
 /// A model and the text it has read.
 ///
@@ -72,8 +73,7 @@ impl<'a> Session<'a> {
         }
         let pass = Pass { cache: Some(cache), only_last: true, tally, ..self.variant.pass() };
         let logits = decoder.logits(&Tokens::row(ids), pass)?;
-        // Reading back from a device can fail; nobody can go on from no logits, and says so.
-        self.logits = logits.try_into_vec_as().unwrap_or_default();
+        self.logits = read_back(logits)?;
         Ok(&self.logits)
     }
 }

@@ -12,7 +12,7 @@ pub struct SiteTally {
     pub keyed: u64,
     /// Keys that the tokens which ran it saw, together; attention only.
     pub seen: u64,
-    /// Keys that all tokens would see if nobody skipped; attention only.
+    /// Keys that all tokens would see if none skipped; attention only.
     pub context: u64,
 }
 
@@ -77,7 +77,7 @@ impl SiteFlops {
 }
 
 impl Tally {
-    /// Whole sequences in which nobody skips anything.
+    /// Whole sequences in which every token runs everything.
     pub fn everybody(config: &ModelConfig, batch: usize, time: usize) -> Self {
         let mut tally = Self::default();
         tally.begin(config, batch, time, 0);
@@ -116,7 +116,7 @@ impl Tally {
         }
     }
 
-    /// The same passes with nobody skipping.
+    /// The same passes without skipping.
     pub fn dense(&self) -> Self {
         let ran = self.tokens;
         let each = |(site, tally): (usize, &SiteTally)| match Site::new(site).kind() {
@@ -141,7 +141,7 @@ impl Tally {
         sites.map(|(i, &s)| SiteFlops::of(config, Site::new(i)).total(s, self.tokens)).sum()
     }
 
-    /// The same as [`crate::ModelCost`] counts it: with the policy's light operations, which nobody skips.
+    /// The same as [`crate::ModelCost`] counts it: with the policy's light operations, which no token skips.
     pub fn cost(&self, config: &ModelConfig) -> u64 {
         let policy = config.residual.cost(&config.dimensions()).flops;
         let each_site = config.dimensions().each_site();
@@ -150,8 +150,8 @@ impl Tally {
         self.flops(config) + self.tokens * policy.saturating_sub(counted)
     }
 
-    /// The share of the FLOPs that can be skipped which were skipped: 0 if everybody ran everything, 1 if
-    /// nobody ran anything.
+    /// The share of the FLOPs that can be skipped which were skipped: 0 if every token ran everything, 1 if
+    /// none ran anything.
     pub fn skipped_share(&self, config: &ModelConfig) -> f64 {
         let dense = self.dense();
         let all = dense.skippable(config);

@@ -1,7 +1,7 @@
 //! Steps of one token allocate nothing: counted, not believed.
 
 use hadal_kernels::fuses;
-use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Session, Variant};
+use hadal_model::{Decoder, Device, MlpKind, ModelConfig, Session, Variant};
 use hadal_residual::ResidualConfig;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -48,27 +48,17 @@ static COUNTING: Counting = Counting;
 
 fn config(policy: &str, width: usize) -> ModelConfig {
     ModelConfig {
-        model_type: "hadal".into(),
         vocab_size: 32,
         d_model: width,
         n_layers: 8,
-        n_heads: 4,
-        n_kv_heads: 2,
         head_dim: width / 4,
         d_ff: 2 * width,
         mlp: MlpKind::Swiglu,
-        rope_theta: 10_000.0,
         norm_eps: 1e-6,
         qk_norm: true,
-        tie_embeddings: true,
-        depth_kv: DepthKv::None,
         max_seq_len: 512,
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        removed_blocks: Vec::new(),
         residual: policy.parse().unwrap(),
+        ..ModelConfig::tiny()
     }
 }
 

@@ -60,7 +60,7 @@ pub enum Place {
     Out,
 }
 
-/// A watcher. Signals that nobody wants are never computed.
+/// A watcher. Signals that it does not want are never computed.
 pub trait Probe {
     /// Whether [`Probe::record`] should be called for this signal.
     fn wants(&self, signal: Signal) -> bool;

@@ -5,6 +5,7 @@ use crate::site::{Dimensions, Site, SubLayerKind};
 use burn::tensor::{Bool, Tensor, TensorData};
 use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
+use hadal_kernels::read_back;
 use serde::{Deserialize, Serialize};
 
 /// Gates below which tokens skip: one number, one for each kind of sub-layer, or one for each sub-layer.
@@ -15,9 +16,9 @@ pub enum Thresholds {
     One(f64),
     /// By kind.
     PerKind {
-        /// Of attention.
+        /// For attention.
         attention: f64,
-        /// Of the MLP.
+        /// For the MLP.
         mlp: f64,
     },
     /// By sub-layer, from the embedding on.
@@ -75,7 +76,7 @@ pub enum SkippedKeys {
 pub struct Skipping {
     /// Below which gates.
     pub thresholds: Thresholds,
-    /// What share of the threshold is taken off the gates of those who run: 0 is the hard rule, 1 the
+    /// The share of the threshold that is taken off the gates of running tokens: 0 is the hard rule, 1 the
     /// continuous one, which does not jump where a gate meets the threshold.
     pub shrink: f64,
     /// What becomes of keys and values.
@@ -143,7 +144,7 @@ impl Skipping {
     }
 }
 
-/// Tokens that run a sub-layer whatever their gate, so that a sub-layer that nobody wants can still learn.
+/// Tokens that run a sub-layer whatever their gate, so that a sub-layer that no gate wants can still learn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forced {
     /// Share of tokens at each sub-layer; empty if there are none.
@@ -186,7 +187,7 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// What a rule says of the tokens at one sub-layer.
 pub(crate) struct Verdict {
-    /// Who runs; `None` for everybody.
+    /// The tokens that run; `None` for all.
     pub(crate) route: Option<Route>,
     /// What is to be subtracted from the magnitude of each gate, `[B, T, 1]`.
     pub(crate) taken_off: Option<Tensor<3>>,
@@ -197,7 +198,7 @@ pub(crate) struct Verdict {
 /// # Shapes
 /// - `gates`: `[B, T, 1]`
 pub(crate) fn judge(rule: &Skip, site: Site, gates: &Tensor<3>) -> Verdict {
-    let values: Vec<f32> = gates.clone().try_into_vec_as().unwrap_or_default();
+    let values = read_back(gates.clone()).unwrap_or_else(|error| panic!("{error}"));
     let each = || values.iter().copied().enumerate();
     let route = Route::of(each().map(|(token, gate)| rule.runs(site.index, token, gate)));
     let taken_off = (rule.shrink > 0.0).then(|| {

@@ -78,29 +78,7 @@ const DEPTH_MEMORIES: [DepthKv; 3] = [DepthKv::None, DepthKv::Attention, DepthKv
 /// Three blocks of PreNorm whose heads are together wider than the stream, so that no width is
 /// taken for another unnoticed.
 pub(crate) fn base() -> ModelConfig {
-    ModelConfig {
-        model_type: "hadal".into(),
-        vocab_size: 19,
-        d_model: 16,
-        n_layers: 3,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
-        mlp: MlpKind::Relu2,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
-        tie_embeddings: true,
-        depth_kv: DepthKv::None,
-        max_seq_len: 32,
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        removed_blocks: Vec::new(),
-        residual: ResidualConfig::default(),
-    }
+    ModelConfig::tiny()
 }
 
 /// The base with this policy.

@@ -3,7 +3,7 @@
 use super::diagnostic::Diagnostic;
 use super::*;
 use hadal_data::Batch;
-use hadal_model::{DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
+use hadal_model::{DepthKv, Device, ModelConfig, Pass, Tokens};
 use hadal_report::figure::Marks;
 use hadal_report::run::Run;
 use hadal_residual::{Init, Recorder, ResidualConfig, Signal, Weights};
@@ -12,27 +12,10 @@ use std::fs;
 
 fn config(residual: &str, blocks: usize) -> ModelConfig {
     ModelConfig {
-        model_type: "hadal".into(),
-        vocab_size: 19,
-        d_model: 16,
         n_layers: blocks,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
-        mlp: MlpKind::Relu2,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
         tie_embeddings: residual != "nag",
-        depth_kv: DepthKv::None,
-        max_seq_len: 32,
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        removed_blocks: Vec::new(),
         residual: residual.parse().unwrap(),
+        ..ModelConfig::tiny()
     }
 }
 

@@ -8,33 +8,18 @@ use super::choose::choose;
 use super::measure::measure;
 use super::*;
 use hadal_data::Batch;
-use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Part, Pass, Tokens, Variant};
+use hadal_model::{Decoder, Device, MlpKind, ModelConfig, Part, Pass, Tokens, Variant};
 use hadal_residual::{Init, StepMode, Weights};
 use std::path::{Path, PathBuf};
 
 fn config(residual: &str, blocks: usize) -> ModelConfig {
     ModelConfig {
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        removed_blocks: Vec::new(),
-        model_type: "hadal".into(),
-        vocab_size: 19,
-        d_model: 16,
         n_layers: blocks,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
         mlp: MlpKind::Swiglu,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
         tie_embeddings: !residual.starts_with("nag"),
-        depth_kv: DepthKv::None,
         max_seq_len: 64,
         residual: residual.parse().unwrap(),
+        ..ModelConfig::tiny()
     }
 }
 

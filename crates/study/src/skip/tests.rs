@@ -5,35 +5,13 @@ use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
 use hadal_model::{
-    Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Saving, Tally, Tokens, load, read_config,
+    Decoder, DepthKv, Device, ModelConfig, Pass, Saving, Tally, Tokens, load, read_config,
 };
 use hadal_residual::{Init, Site, Skipping, StepMode, Thresholds, Weights};
 use std::fs;
 
 fn config(residual: &str) -> ModelConfig {
-    ModelConfig {
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        removed_blocks: Vec::new(),
-        model_type: "hadal".into(),
-        vocab_size: 499,
-        d_model: 16,
-        n_layers: 3,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
-        mlp: MlpKind::Relu2,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
-        tie_embeddings: true,
-        depth_kv: DepthKv::None,
-        max_seq_len: 32,
-        residual: residual.parse().unwrap(),
-    }
+    ModelConfig { vocab_size: 499, residual: residual.parse().unwrap(), ..ModelConfig::tiny() }
 }
 
 fn decoder(residual: &str) -> Decoder {

@@ -15,7 +15,7 @@ use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Tensor, TensorData, activation::relu};
 use hadal_cpu::Route;
-use hadal_kernels::rms;
+use hadal_kernels::{read_back, rms};
 
 /// Hidden features of a predictor.
 const HIDDEN: usize = 32;
@@ -300,7 +300,7 @@ pub(super) fn surprise(logits: Tensor<3>, targets: Tensor<3>) -> Tensor<1> {
 }
 
 fn elements(tensor: &Tensor<3>) -> Vec<f32> {
-    tensor.try_to_vec_as().unwrap_or_default()
+    read_back(tensor.clone()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// One for true, zero for false, in the shape of another tensor.
