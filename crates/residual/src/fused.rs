@@ -5,7 +5,7 @@ use crate::probe::Place;
 use crate::residual::SubLayers;
 use crate::site::Site;
 use burn::tensor::Tensor;
-use hadal_cpu::streams::{Stream, Walk};
+use hadal_cpu::streams::{DecodeStream, Stream};
 use hadal_kernels::{Junctions, Rows, share};
 
 /// What the backward pass may compute again instead of keeping it.
@@ -73,7 +73,7 @@ impl Fused {
     /// The same for one token at a time; nothing where tensors are out of reach.
     pub(crate) fn walking(self) -> Option<Walking> {
         let params = self.params.into_iter().map(share).collect::<Option<_>>()?;
-        Some(Walking { walk: self.stream.walk(), params })
+        Some(Walking { walk: self.stream.decode(), params })
     }
 
     /// From the embedding to the head's input.
@@ -100,7 +100,7 @@ impl Fused {
 /// A policy for one token at a time, without tensors.
 #[derive(Debug)]
 pub struct Walking {
-    walk: Box<dyn Walk>,
+    walk: Box<dyn DecodeStream>,
     /// One for each junction.
     params: Vec<Rows>,
 }

@@ -97,9 +97,8 @@ impl Residual for LayerNormScaling {
             Place::Out => 1.0,
         };
         let step = |passage: &Passage| AdditiveStep {
-            skip: 1.0,
-            post: false,
             pre: Some(scale(passage.to) as f32),
+            ..AdditiveStep::default()
         };
         let steps = passages.iter().map(step).collect();
         let (width, eps) = (params[0].dims()[0], self.final_norm.eps() as f32);

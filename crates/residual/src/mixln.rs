@@ -102,9 +102,9 @@ impl Residual for MixLn {
         let step = |passage: &Passage| {
             let reads_raw = matches!(&passage.to, Place::Site(site) if post(site));
             AdditiveStep {
-                skip: 1.0,
                 post: passage.from.as_ref().is_some_and(post),
                 pre: (!reads_raw).then_some(1.0),
+                ..AdditiveStep::default()
             }
         };
         let steps: Vec<AdditiveStep> = passages.iter().map(step).collect();

@@ -88,9 +88,9 @@ impl Residual for PostNorm {
             None => nothing(),
         };
         let step = |passage: &Passage| AdditiveStep {
-            skip: self.skip as f32,
+            carry: self.skip as f32,
             post: passage.from.is_some(),
-            pre: None,
+            ..AdditiveStep::default()
         };
         let steps = passages.iter().map(step).collect();
         let (width, eps) = (norm.gain().dims()[0], norm.eps() as f32);

@@ -214,7 +214,7 @@ impl Residual for PreNorm {
         }
         let reader = |passage: &Passage| gain(&self.norms, &self.final_norm, passage.to);
         let params: Vec<_> = passages.iter().map(reader).collect();
-        let steps = vec![AdditiveStep { skip: 1.0, post: false, pre: Some(1.0) }; passages.len()];
+        let steps = vec![AdditiveStep { pre: Some(1.0), ..Default::default() }; passages.len()];
         let (width, eps) = (params[0].dims()[0], self.final_norm.eps() as f32);
         Some(Fused { stream: Box::new(Additive::new(width, eps, steps, keep)), params })
     }

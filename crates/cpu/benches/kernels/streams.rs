@@ -41,7 +41,7 @@ pub(super) fn junction(criterion: &mut Criterion) {
 }
 
 fn additive(bench: &mut Bench) {
-    let step = AdditiveStep { skip: 1.0, post: false, pre: Some(1.0) };
+    let step = AdditiveStep { pre: Some(1.0), ..Default::default() };
     let open = || Additive::new(WIDTH, EPS, vec![step; SITES + 1], true);
     bench.run("additive prenorm", &params(|_| step.params(WIDTH)), open);
 }

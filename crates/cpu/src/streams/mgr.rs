@@ -70,8 +70,8 @@ mod walk;
 pub use gate::Gate;
 pub use saved::Memory;
 
-use super::tiles::{sum_of_partials, tile, tile_count};
-use super::{Gradient, Skip, Stream, TILE, Walk};
+use super::tiles::{TILE, sum_of_partials, tile, tile_count};
+use super::{DecodeStream, Gradient, Skip, Stream};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
 use crate::team::{each_of, results_of};
@@ -222,7 +222,15 @@ impl Stream for Mgr {
                             first,
                             answer,
                         };
-                        forward_tile(&shape, junction, params, rule, quota, tile)
+                        forward_tile(
+                            crate::simd::Form::best(),
+                            &shape,
+                            junction,
+                            params,
+                            rule,
+                            quota,
+                            tile,
+                        )
                     },
                 );
             });
@@ -282,7 +290,16 @@ impl Stream for Mgr {
                     runs: runs.get(i).map_or(&[], |runs| runs),
                     d_write,
                 };
-                backward_tile(&shape, junction, params, rule, fresh, tile, d_params);
+                backward_tile(
+                    crate::simd::Form::best(),
+                    &shape,
+                    junction,
+                    params,
+                    rule,
+                    fresh,
+                    tile,
+                    d_params,
+                );
             });
         });
         Gradient { write: d_write, params: sum_of_partials(&partials, length) }
@@ -292,7 +309,7 @@ impl Stream for Mgr {
         self.route.clone()
     }
 
-    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+    fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {
         Box::new(MgrWalk::new(self.shape, self.skip))
     }
 }

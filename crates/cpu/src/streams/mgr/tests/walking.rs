@@ -17,11 +17,11 @@ fn one_token_at_a_time_gets_the_same_answers() {
             let case = Case {
                 tokens: 20,
                 width: 37,
-                d_inputs: writes.clone(),
+                d_outputs: writes.clone(),
                 writes,
                 params: chain.params(),
             };
-            case.check_walk(|| Mgr::new(settings.clone(), JUNCTIONS, false));
+            case.check_decode(|| Mgr::new(settings.clone(), JUNCTIONS, false));
         }
     }
 }
