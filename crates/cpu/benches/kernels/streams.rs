@@ -59,7 +59,7 @@ fn multi_gate(bench: &mut Bench) {
             let (gate, skip) = (Gate::Competitive, None);
             let settings = Settings { width: WIDTH, eps: EPS, streams, gate, memory, skip };
             let open = || Mgr::new(settings.clone(), SITES + 1, true);
-            let mut params = params(|k| open().parameters(k));
+            let mut params = params(|k| open().params(k));
             // A high forget logit: gates are narrow when training begins, and of wide ones more rows
             // would be kept.
             for params in &mut params[streams..] {
