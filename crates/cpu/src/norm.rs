@@ -1,7 +1,7 @@
 //! RMSNorm with a gain: `y = g x / sqrt(mean(x^2) + eps)`.
 
 use crate::rows::filled;
-use crate::simd::dot;
+use crate::simd::{Form, dot};
 use crate::team::{each_of, results_of};
 
 /// Rows of one task.
@@ -18,7 +18,9 @@ const TILE: usize = 64;
 pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let tile = TILE * gain.len();
     filled(x.len(), |y| {
-        each_of(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| rows(y, x, gain, eps));
+        each_of(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| {
+            rows(Form::best(), y, x, gain, eps)
+        });
     })
 }
 
@@ -43,7 +45,7 @@ pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec
         let inputs = dy.chunks(tile).zip(x.chunks(tile));
         parts = results_of(dx.chunks_mut(tile).zip(inputs), |(dx, (dy, x))| {
             let mut d_gain = vec![0.0; width];
-            rows_backward(dx, &mut d_gain, dy, x, gain, eps);
+            rows_backward(Form::best(), dx, &mut d_gain, dy, x, gain, eps);
             d_gain
         });
     });

@@ -130,9 +130,10 @@ impl Residual for Additive {
             let after = writer.and_then(|site| site.after.as_ref());
             let before = self.before(junction.to);
             steps.push(AdditiveStep {
-                skip: writer.map_or(1.0, |site| site.carry as f32),
+                carry: writer.map_or(1.0, |site| site.carry as f32),
                 post: after.is_some(),
                 pre: before.map(|(_, scale)| scale as f32),
+                ..AdditiveStep::default()
             });
             let norms = after.into_iter().chain(before.map(|(norm, _)| norm));
             params.push(norms.map(RmsNorm::gain).collect::<Vec<_>>());

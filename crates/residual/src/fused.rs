@@ -6,7 +6,7 @@ use crate::residual::SubLayers;
 use crate::site::Site;
 use crate::skip::StepMode;
 use burn::tensor::{Device, Tensor};
-use hadal_cpu::streams::{Stream, Walk};
+use hadal_cpu::streams::{DecodeStream, Stream};
 use hadal_kernels::{Junctions, Rows, lend};
 
 /// What the backward pass may compute again instead of keeping it.
@@ -94,7 +94,7 @@ impl Fused {
     /// The same for one token at a time; nothing where tensors are out of reach.
     pub(crate) fn decode(self) -> Option<FusedDecode> {
         let params = self.params.into_iter().map(lend).collect::<Option<_>>()?;
-        Some(FusedDecode { stream: self.stream.walk(), params })
+        Some(FusedDecode { stream: self.stream.decode(), params })
     }
 
     /// From the embedding to the head's input.
@@ -121,7 +121,7 @@ impl Fused {
 /// A policy for one token at a time, without tensors.
 #[derive(Debug)]
 pub struct FusedDecode {
-    stream: Box<dyn Walk>,
+    stream: Box<dyn DecodeStream>,
     /// One for each junction.
     params: Vec<Rows>,
 }

@@ -2,10 +2,10 @@
 
 use super::AttnRes;
 use super::tile::{ReadOne, add_to, read_one};
-use crate::streams::Walk;
+use crate::streams::DecodeStream;
 
 #[derive(Debug)]
-pub(super) struct AttnResWalk {
+pub(super) struct AttnResDecoding {
     stream: AttnRes,
     /// Sources so far.
     count: usize,
@@ -19,7 +19,7 @@ pub(super) struct AttnResWalk {
     no_query: Vec<f32>,
 }
 
-impl AttnResWalk {
+impl AttnResDecoding {
     pub(super) fn new(stream: AttnRes) -> Self {
         let (width, most) = (stream.width, stream.junctions.iter().filter(|j| !j.joins).count());
         Self {
@@ -36,7 +36,7 @@ impl AttnResWalk {
     fn take_in(&mut self, write: &[f32], joins: bool) {
         let width = self.stream.width;
         if joins {
-            add_to(&mut self.sources[(self.count - 1) * width..][..width], write);
+            add_to(self.stream.form, &mut self.sources[(self.count - 1) * width..][..width], write);
         } else {
             self.sources[self.count * width..][..width].copy_from_slice(write);
             self.count += 1;
@@ -44,24 +44,27 @@ impl AttnResWalk {
     }
 }
 
-impl Walk for AttnResWalk {
-    fn step(&mut self, junction: usize, write: &[f32], params: &[f32], answer: &mut [f32]) -> bool {
+impl DecodeStream for AttnResDecoding {
+    fn step(&mut self, junction: usize, write: &[f32], params: &[f32], output: &mut [f32]) -> bool {
         if junction == 0 {
             self.count = 0;
         }
         self.take_in(write, self.stream.junctions[junction].joins);
         let (query, gain) = self.stream.split(junction, params);
         let count = self.count;
-        read_one(ReadOne {
-            sources: &self.sources[..count * gain.len()],
-            inverse_rms: &mut self.inverse_rms[..count],
-            query: if query.is_empty() { &self.no_query } else { query },
-            gain,
-            eps: self.stream.eps,
-            logits: &mut self.logits[..count],
-            weights: &mut self.weights[..count],
-            answer,
-        });
+        read_one(
+            self.stream.form,
+            ReadOne {
+                sources: &self.sources[..count * gain.len()],
+                inverse_rms: &mut self.inverse_rms[..count],
+                query: if query.is_empty() { &self.no_query } else { query },
+                gain,
+                eps: self.stream.eps,
+                logits: &mut self.logits[..count],
+                weights: &mut self.weights[..count],
+                output,
+            },
+        );
         true
     }
 }
