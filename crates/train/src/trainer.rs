@@ -17,8 +17,8 @@ use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_model::{CheckpointError, Decoder, ModelConfig, Tally, save};
+use hadal_report::run::{Metric, StepPoint};
 use hadal_residual::{Conduct, ResidualConfig};
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -270,22 +270,19 @@ impl Trainer {
 
     fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
         let seconds = report.time.as_secs_f64();
-        let mut line = json!({
-            "kind": "train",
-            "step": report.step,
-            "loss": report.loss,
-            "gradient_norm": report.gradient_norm,
-            "rate": report.rate,
-            "tokens": report.step * report.tokens,
-            "flops": report.flops,
-            "tokens_per_second": report.tokens as f64 / seconds,
-        });
-        if let Some(skip) = report.skip {
-            line["skip_rate"] = skip.rate.into();
-            line["skip_target"] = skip.target.into();
-            line["skip_threshold"] = skip.threshold.into();
-        }
-        self.logged(|logs| logs.record(report.step, &line))
+        let point = StepPoint {
+            step: report.step,
+            loss: Some(report.loss),
+            gradient_norm: Some(report.gradient_norm),
+            rate: report.rate,
+            tokens: report.step * report.tokens,
+            flops: Some(report.flops),
+            tokens_per_second: Some(report.tokens as f64 / seconds),
+            skip_rate: report.skip.map(|skip| skip.rate),
+            skip_target: report.skip.map(|skip| skip.target),
+            skip_threshold: report.skip.map(|skip| skip.threshold),
+        };
+        self.logged(|logs| logs.record(report.step, &Metric::Train(point)))
     }
 
     fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {

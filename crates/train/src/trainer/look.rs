@@ -6,6 +6,7 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::observer::{Midway, Observer};
 use burn::module::Module;
 use hadal_model::{ConfigError, Decoder, Limits, Sampler, Sampling, generate};
+use hadal_report::run::{EvaluationPoint, Metric};
 use hadal_residual::Conduct;
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -34,13 +35,15 @@ impl Trainer {
         let (batches, batch) = (self.config.eval.batches.max(1), self.config.train.batch);
         let evaluation = evaluate(&self.as_it_is()?.valid(), &self.feed, batches, batch)?;
         let step = self.state.step;
-        let mut line = json!({ "kind": "eval", "step": step });
-        if let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(evaluation) {
-            for (name, value) in fields {
-                line[name] = value;
-            }
-        }
-        self.logged(|logs| logs.record(step, &line))?;
+        let point = EvaluationPoint {
+            step,
+            loss: Some(evaluation.loss),
+            perplexity: Some(evaluation.perplexity),
+            bits_per_byte: evaluation.bits_per_byte,
+            accuracy: evaluation.accuracy,
+            exact_match: evaluation.exact_match,
+        };
+        self.logged(|logs| logs.record(step, &Metric::Eval(point)))?;
         let better = self.state.best.is_none_or(|(best, _)| evaluation.loss < best);
         if better && evaluation.loss.is_finite() {
             self.state.best = Some((evaluation.loss, step));
