@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::recording::Recording;
 use crate::tally::Tally;
+use hadal_kernels::ReadBackError;
 use hadal_residual::{Probe, Site};
 pub use hadal_tokenizer::Tokens;
 
@@ -77,4 +78,7 @@ pub enum PassError {
         /// Why.
         reason: &'static str,
     },
+    /// What was computed cannot be read.
+    #[error(transparent)]
+    ReadBack(#[from] ReadBackError),
 }

@@ -49,7 +49,7 @@ impl Trainer {
         let folder = RunFolder::create(out, &config)?;
         project(&mut decoder);
         let optimizer = Optimizer::new(&config.optimizer, &decoder);
-        let state = first_state(&config, &feed);
+        let state = first_state(&config, &feed)?;
         let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
         // The start is worth keeping until there is something better: others can begin from the
         // same parameters, and a failure in the first steps has somewhere to go back to.
@@ -73,13 +73,13 @@ impl Trainer {
         let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = match &last {
             Some(path) => state::read(path)?,
-            None => first_state(&config, &feed),
+            None => first_state(&config, &feed)?,
         };
         let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
-        if state.config != fingerprint(&config) {
+        if state.config != fingerprint(&config)? {
             return Err(changed("config.toml", "restore it, or start a new run"));
         }
-        if state.data != feed.fingerprint() {
+        if state.data != feed.fingerprint()? {
             return Err(changed("data or tokenizer", "restore it, or start a new run"));
         }
         // Only now: the tensors of another config or vocabulary would look damaged.
@@ -328,17 +328,17 @@ impl Trainer {
     }
 }
 
-fn first_state(config: &RunConfig, feed: &Feed) -> State {
-    State {
+fn first_state(config: &RunConfig, feed: &Feed) -> Result<State, TrainError> {
+    Ok(State {
         step: 0,
         skipped_sequences: 0,
         failures: 0,
         best: None,
         skip: None,
         logs: BTreeMap::new(),
-        config: fingerprint(config),
-        data: feed.fingerprint(),
-    }
+        config: fingerprint(config)?,
+        data: feed.fingerprint()?,
+    })
 }
 
 fn unwritten(folder: &Path) -> impl FnOnce(io::Error) -> TrainError {
@@ -349,9 +349,9 @@ fn due(every: u64, step: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
 }
 
-fn fingerprint(config: &RunConfig) -> String {
-    let text = toml::to_string(config).unwrap_or_default();
-    blake3::hash(text.as_bytes()).to_hex().to_string()
+fn fingerprint(config: &RunConfig) -> Result<String, TrainError> {
+    let text = toml::to_string(config)?;
+    Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 
 /// NAG's gains rise from nothing over the first steps: their share of their full size in the step that

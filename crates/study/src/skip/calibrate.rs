@@ -142,6 +142,7 @@ fn look(
         let (probe, tally) = (Some(&mut gates as _), Some(&mut tally));
         let pass = Pass { probe, tally, only_last: true, ..Pass::default() };
         decoder.logits(&batch.input, pass)?;
+        gates.check().map_err(PassError::from)?;
         told();
     }
     Ok((gates, tally))

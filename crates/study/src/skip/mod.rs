@@ -20,7 +20,7 @@ mod tests;
 pub use calibrate::{Aim, Calibrated, calibrate, calibrated, check_free};
 pub use error::SkipError;
 pub use figures::{figures, write};
-pub use measure::Quality;
+pub use hadal_train::quality::Quality;
 pub use promise::Promise;
 pub use quantile::Scope;
 pub use report::{CalibrationReport, Shares, SiteReport};

@@ -152,7 +152,8 @@ mod tests {
     const EVEN: Saving = Saving { token: 1, key: 0, own_key: 0 };
 
     fn gates(sites: &[&[f32]], time: usize) -> Gates {
-        Gates { sites: sites.iter().map(|gates| gates.to_vec()).collect(), time }
+        let sites = sites.iter().map(|gates| gates.to_vec()).collect();
+        Gates { sites, ..Gates::new(0, time) }
     }
 
     fn found(weights: &Weights, sites: &[usize], share: f64) -> f64 {

@@ -1,6 +1,6 @@
 //! What a calibration came to.
 
-use super::measure::Quality;
+use super::Quality;
 use super::quantile::Scope;
 use hadal_model::{ModelConfig, Tally};
 use hadal_residual::{Site, SkippedKeys, Skipping, SubLayer, Thresholds};

@@ -1,13 +1,14 @@
 //! What skipping costs and saves: one point for each rate.
 
+use super::Quality;
 use super::calibrate::{Aim, calibrated};
 use super::data::{batches, halves};
 use super::error::SkipError;
-use super::measure::{Quality, measure};
+use super::measure::measure;
 use super::promise::Promise;
 use super::quantile::Scope;
 use super::report::Shares;
-use super::speed::{PASSES, in_turn};
+use super::speed::{PASSES, speed};
 use super::{Options, Progress, checked};
 use crate::{Samples, Subject};
 use burn::module::Module;
@@ -86,7 +87,7 @@ pub fn sweep(
         };
         calibrated(&mut decoder, &learned, &Aim { rate, ..aim }, &mut told)?;
         let (quality, tally) = measure(&decoder, &held_out, &mut || told("measuring"))?;
-        let speed = in_turn(&dense, &decoder, &held_out, &mut || told("timing"))?;
+        let speed = speed(&dense, &decoder, &held_out, &mut || told("timing"))?;
         let config = decoder.config();
         tokens = tally.tokens;
         points.push(Point {

@@ -244,7 +244,7 @@ fn a_sweep_starts_where_nobody_skips() {
     let dense = &found.points[0];
     assert_eq!((dense.skipped.runs, dense.prefill.flop_ratio), (0.0, 1.0));
     let held_out = samples(12, 9).batch(0).unwrap();
-    let held_out = super::data::part(&held_out, 6, 12);
+    let held_out = held_out.rows(6..12);
     let (quality, _) =
         super::measure::measure(&subject.decoder.valid(), &[held_out], &mut || {}).unwrap();
     assert_eq!(dense.quality, quality);
