@@ -2,42 +2,6 @@
 
 use super::gates::Gates;
 use hadal_model::Saving;
-use hadal_residual::{Site, SubLayer, Thresholds};
-use serde::Serialize;
-
-/// Which sub-layers share a threshold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// All of them: those skip most that turn the stream least.
-    #[default]
-    Model,
-    /// Those of a kind: attention and MLPs skip alike.
-    Kind,
-    /// None: every sub-layer skips alike.
-    Layer,
-}
-
-impl Scope {
-    /// The sub-layers of each threshold.
-    pub(super) fn groups(self, sites: usize) -> Vec<Vec<usize>> {
-        let of = |kind| (0..sites).filter(|&site| Site::new(site).kind() == kind).collect();
-        match self {
-            Self::Model => vec![(0..sites).collect()],
-            Self::Kind => vec![of(SubLayer::Attention), of(SubLayer::Mlp)],
-            Self::Layer => (0..sites).map(|site| vec![site]).collect(),
-        }
-    }
-
-    /// One threshold for each group, as a model takes them.
-    pub(super) fn thresholds(self, values: &[f64]) -> Thresholds {
-        match (self, values) {
-            (Self::Model, &[one]) => Thresholds::One(one),
-            (Self::Kind, &[attention, mlp]) => Thresholds::PerKind { attention, mlp },
-            _ => Thresholds::PerSite(values.to_vec()),
-        }
-    }
-}
 
 /// What the pairs of a token and a sub-layer weigh.
 pub(crate) struct Weights<'a> {

@@ -6,13 +6,13 @@ use super::data::{batches, halves};
 use super::error::SkipError;
 use super::measure::measure;
 use super::promise::Promise;
-use super::quantile::Scope;
 use super::report::Shares;
 use super::speed::{PASSES, speed};
 use super::{Options, Progress, checked};
 use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_residual::{SkippedKeys, Thresholds};
+use hadal_train::SkipPer;
 use serde::Serialize;
 
 /// One rate.
@@ -45,7 +45,7 @@ pub struct Sweep {
     /// Its residual policy, as it was.
     pub residual: String,
     /// Which sub-layers share a threshold.
-    pub scope: Scope,
+    pub scope: SkipPer,
     /// Share of the threshold that is taken off the gates of those who run.
     pub skip_shrink: f64,
     /// What becomes of the keys of those who skip.
