@@ -5,6 +5,7 @@ mod failure;
 mod memory;
 mod model_file;
 mod output;
+mod word;
 
 use clap::Parser;
 use commands::Command;

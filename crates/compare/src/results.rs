@@ -380,7 +380,7 @@ fn curve(run: &Run, planned: &PlannedRun) -> Vec<Point> {
     let points = run.evaluations.iter().filter_map(|evaluation| {
         while let Some(step) = steps.next_if(|step| step.step <= evaluation.step) {
             seconds += tokens / step.tokens_per_second.unwrap_or(f64::NAN);
-            flops += step.flops.unwrap_or(planned.flops_per_step);
+            flops += step.flops.map_or(planned.flops_per_step, |flops| flops as f64);
         }
         Some(Point {
             tokens: tokens * evaluation.step as f64,

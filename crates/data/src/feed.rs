@@ -6,6 +6,7 @@ use super::order::shuffled;
 use super::tasks::{Example, GENERATOR_VERSION, Split, TaskConfig, TaskError};
 use hadal_tokenizer::{Tokenizer, TokenizerError, Tokens};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Sequences to learn from or to be measured on.
@@ -17,6 +18,40 @@ pub struct Batch {
     pub target: Tokens,
     /// Which positions count; all of them if this is empty.
     pub scored: Vec<bool>,
+}
+
+impl Batch {
+    /// Whether a position counts, positions being numbered row by row.
+    pub fn counts(&self, position: usize) -> bool {
+        self.scored.get(position).is_none_or(|&scored| scored)
+    }
+
+    /// How many positions count.
+    pub fn positions(&self) -> usize {
+        (0..self.target.ids().len()).filter(|&position| self.counts(position)).count()
+    }
+
+    /// Some of the rows.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        let time = self.input.time();
+        let ids = rows.start * time..rows.end * time;
+        let part = |tokens: &Tokens| {
+            let ids = tokens.ids()[ids.clone()].to_vec();
+            Tokens::rows(ids, rows.len()).expect("rows are as long as before")
+        };
+        let scored = self.scored.get(ids.clone()).unwrap_or_default().to_vec();
+        Self { input: part(&self.input), target: part(&self.target), scored }
+    }
+
+    /// Pieces of whole rows, each of at most so many positions, or of one row.
+    pub fn pieces(&self, positions: usize) -> Vec<Self> {
+        let rows = (positions / self.input.time().max(1)).max(1);
+        let all = self.input.batch();
+        (0..all).step_by(rows).map(|from| self.rows(from..all.min(from + rows))).collect()
+    }
 }
 
 /// What to learn from: prepared text, or a generated task.
@@ -134,15 +169,17 @@ impl Feed {
     }
 
     /// What the data is, down to the bits: a run must not go on with another.
-    pub fn fingerprint(&self) -> String {
+    pub fn fingerprint(&self) -> Result<String, FeedError> {
         match self {
             Self::Task { task, seed } => {
-                let settings = serde_json::to_string(task).unwrap_or_default();
-                format!("task generator {GENERATOR_VERSION} seed {seed} {settings}")
+                let settings = serde_json::to_string(task).map_err(|error| {
+                    FeedError::Unfit(format!("the task cannot be written as JSON: {error}"))
+                })?;
+                Ok(format!("task generator {GENERATOR_VERSION} seed {seed} {settings}"))
             }
             Self::Text(text) => {
                 let held_out = text.validation.as_ref().map(ShardSet::fingerprint);
-                format!("{} {}", text.train.fingerprint(), held_out.unwrap_or_default())
+                Ok(format!("{} {}", text.train.fingerprint(), held_out.unwrap_or_default()))
             }
         }
     }
@@ -253,5 +290,40 @@ impl TextFeed {
             (Split::HeldOut, None) => (&self.train, self.windows + sequence % self.held_out),
         };
         Ok(set.read(window * self.seq_len as u64, self.seq_len + 1)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(scored: Vec<bool>) -> Batch {
+        Batch {
+            input: Tokens::rows((0..12).collect(), 4).unwrap(),
+            target: Tokens::rows((1..13).collect(), 4).unwrap(),
+            scored,
+        }
+    }
+
+    #[test]
+    fn pieces_are_whole_rows_in_order() {
+        let batch = batch(vec![true; 12]);
+        let pieces = batch.pieces(8);
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(pieces[1].input.ids(), [6, 7, 8, 9, 10, 11]);
+        assert_eq!(pieces[1].target.ids()[0], 7);
+        assert_eq!(pieces[1].scored.len(), 6);
+        assert_eq!(batch.pieces(12), [batch.clone()]);
+        // A row is never cut.
+        assert_eq!(batch.pieces(1).len(), 4);
+    }
+
+    #[test]
+    fn all_positions_count_unless_some_are_named() {
+        assert_eq!(batch(Vec::new()).positions(), 12);
+        let some: Vec<bool> = (0..12).map(|i| i % 3 == 1).collect();
+        let batch = batch(some);
+        assert_eq!(batch.positions(), 4);
+        assert_eq!((batch.counts(1), batch.counts(2)), (true, false));
     }
 }

@@ -106,6 +106,7 @@ fn sync_name(path: &Path) -> io::Result<()> {
 }
 
 /// Gives what is on the disk another name, and makes that last.
-fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
-    fs::rename(from, to).and_then(|()| sync_name(to)).map_err(file_error(Action::Rename, to))
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_name(to)
 }

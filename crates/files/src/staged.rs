@@ -1,6 +1,6 @@
 //! A directory that is whole or absent.
 
-use super::{Action, FileError, PART, beside, file_error, remove_directory, rename, sync};
+use super::{Action, FileError, PART, beside, file_error, remove_directory, sync};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -82,6 +82,10 @@ impl StagedDirectory {
         }
         if cfg!(unix) { sync(&self.beside).map_err(&write) } else { Ok(()) }
     }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    super::rename(from, to).map_err(file_error(Action::Rename, to))
 }
 
 impl Drop for StagedDirectory {

@@ -46,8 +46,8 @@ impl WholeFile {
         self.file
             .flush()
             .and_then(|()| self.file.get_ref().sync_all())
+            .and_then(|()| rename(&self.beside, &self.place))
             .map_err(file_error(Action::Write, &self.place))?;
-        rename(&self.beside, &self.place)?;
         self.finished = true;
         Ok(())
     }
@@ -125,7 +125,7 @@ mod tests {
         // A directory is not overwritten, and nothing is left beside it.
         let taken = directory.path().join("taken");
         fs::create_dir(&taken).unwrap();
-        assert_eq!(write_whole(&taken, "").unwrap_err().action, Action::Rename);
+        assert_eq!(write_whole(&taken, "").unwrap_err().action, Action::Write);
         assert_eq!(names(directory.path()), ["taken"]);
     }
 }

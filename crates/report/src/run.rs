@@ -63,11 +63,17 @@ pub struct StepPoint {
     /// Speed of this step.
     pub tokens_per_second: Option<f64>,
     /// FLOPs of this step, forward and backward; older runs did not count them.
-    #[serde(default)]
-    pub flops: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops: Option<u64>,
     /// Share of the FLOPs that can be skipped which were, where there is skipping.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip_rate: Option<f64>,
+    /// What that share should have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip_target: Option<f64>,
+    /// The mean of all thresholds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip_threshold: Option<f64>,
 }
 
 /// One evaluation.
@@ -77,19 +83,22 @@ pub struct EvaluationPoint {
     pub step: u64,
     /// Mean cross-entropy in nats.
     pub loss: Option<f64>,
-    /// Bits per UTF-8 byte, where there is a text.
+    /// `exp(loss)`.
     #[serde(default)]
+    pub perplexity: Option<f64>,
+    /// Bits per UTF-8 byte, where there is a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_per_byte: Option<f64>,
     /// Share of answers that are right, where there are answers.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// Share of sequences whose answers are all right, where there are answers.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_match: Option<f64>,
 }
 
-/// A line of `metrics.jsonl`.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+/// A line of `metrics.jsonl`. What is not a finite number is `null` there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Metric {
     /// A step of training.

@@ -148,6 +148,8 @@ mod tests {
             tokens_per_second: Some(50.0),
             flops: None,
             skip_rate: None,
+            skip_target: None,
+            skip_threshold: None,
         }
     }
 
@@ -171,6 +173,7 @@ mod tests {
         let evaluation = EvaluationPoint {
             step: 2,
             loss: Some(1.0),
+            perplexity: None,
             bits_per_byte: None,
             accuracy: None,
             exact_match: None,

@@ -8,6 +8,7 @@ pub mod prune;
 mod samples;
 pub mod skip;
 mod subject;
+pub mod timing;
 
 pub use parity::{
     Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,

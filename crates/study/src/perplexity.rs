@@ -1,7 +1,9 @@
 //! Perplexity of a text, counted as llama.cpp's `llama-perplexity` does, so that numbers can be compared: the text is cut
 //! into chunks, and the second half of each is scored, where every token has at least half a chunk before it.
 
+use hadal_data::Batch;
 use hadal_model::{Decoder, PassError, Tokens, Variant};
+use hadal_train::quality::mean_loss;
 use serde::Serialize;
 
 /// What to count.
@@ -94,9 +96,8 @@ fn chunk_loss(
     }
     let (input, target) = (&ids[..ids.len() - 1], &ids[1..]);
     let scored: Vec<bool> = (0..input.len()).map(|position| position >= chunk.len() / 2).collect();
-    let loss = decoder.loss(&Tokens::row(input), &Tokens::row(target), &scored, variant.pass())?;
-    let loss = loss.try_into_vec_as::<f32>().unwrap_or_default();
-    Ok(loss.first().copied().map_or(f64::NAN, f64::from))
+    let batch = Batch { input: Tokens::row(input), target: Tokens::row(target), scored };
+    mean_loss(decoder, &batch, variant.pass())
 }
 
 /// Every chunk scores as many tokens, so their means count alike.

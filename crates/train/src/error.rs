@@ -51,6 +51,9 @@ pub enum TrainError {
         /// What the system said.
         reason: io::Error,
     },
+    /// The settings cannot be written down, so that nothing could tell whether they change.
+    #[error("the settings cannot be written as TOML: {0}")]
+    Settings(#[from] toml::ser::Error),
     /// The run was started with something else.
     #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
     Changed {

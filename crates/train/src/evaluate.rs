@@ -1,6 +1,6 @@
 //! How good a model is on held-out data.
 
-use super::gradient::scalar;
+use super::quality::{likeliest, scalar};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_model::{Decoder, PassError, Variant, masked_cross_entropy};
 use serde::Serialize;
@@ -37,11 +37,11 @@ pub(crate) fn evaluate(
         let held_out = feed.held_out((i * batch) as u64, batch)?;
         let logits = decoder.logits(&held_out.input, variant.pass())?;
         if !held_out.scored.is_empty() {
-            let likeliest: Vec<i64> =
-                logits.clone().argmax(2).try_into_vec_as().unwrap_or_default();
+            let likeliest = likeliest(logits.clone()).map_err(PassError::from)?;
             answers.count(&likeliest, &held_out);
         }
-        total += scalar(&masked_cross_entropy(logits, &held_out.target, &held_out.scored));
+        let loss = masked_cross_entropy(logits, &held_out.target, &held_out.scored);
+        total += scalar(&loss).map_err(PassError::from)?;
     }
     let loss = total / batches as f64;
     let share = |(right, all): (usize, usize)| (all > 0).then(|| right as f64 / all as f64);
@@ -73,13 +73,12 @@ struct Answers {
 }
 
 impl Answers {
-    fn count(&mut self, likeliest: &[i64], batch: &Batch) {
+    fn count(&mut self, likeliest: &[u32], batch: &Batch) {
         let time = batch.target.time();
         for row in 0..batch.target.batch() {
             let positions = (row * time..(row + 1) * time).filter(|&i| batch.scored[i]);
-            let right: Vec<bool> = positions
-                .map(|i| likeliest.get(i) == Some(&i64::from(batch.target.ids()[i])))
-                .collect();
+            let right: Vec<bool> =
+                positions.map(|i| likeliest[i] == batch.target.ids()[i]).collect();
             self.positions.0 += right.iter().filter(|&&r| r).count();
             self.positions.1 += right.len();
             self.sequences.0 += usize::from(right.iter().all(|&r| r));

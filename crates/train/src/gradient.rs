@@ -1,5 +1,6 @@
 //! One pass forward and backward.
 
+use super::quality::scalar;
 use burn::tensor::Tensor;
 use hadal_data::Batch;
 use hadal_model::{Decoder, Pass, PassError};
@@ -15,19 +16,13 @@ pub(crate) fn loss_and_gradient(
     pass: Pass,
 ) -> Result<(f64, Gradients), PassError> {
     let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
-    let value = scalar(&loss);
+    let value = scalar(&loss)?;
     Ok((value, gradients(decoder, loss)))
 }
 
 /// The gradient of a loss.
 pub fn gradients(decoder: &Decoder, loss: Tensor<1>) -> Gradients {
     decoder.gradients(loss.backward()).into_iter().collect()
-}
-
-/// The only element of a tensor.
-pub fn scalar(tensor: &Tensor<1>) -> f64 {
-    let values: Vec<f32> = tensor.try_to_vec_as().unwrap_or_default();
-    values.first().copied().unwrap_or(f32::NAN).into()
 }
 
 /// `sum += more / parts`, where `sum` may still be empty.

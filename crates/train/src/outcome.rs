@@ -39,7 +39,7 @@ pub(super) fn write_outcome(folder: &Path, parameters: u64) -> io::Result<()> {
         seconds: speeds().map(|speed| of_a_step / speed).sum(),
         tokens_per_second: median(speeds()),
         peak_rss_mb,
-        training_flops: steps.iter().map(|step| step.flops).sum(),
+        training_flops: steps.iter().map(|step| step.flops.map(|flops| flops as f64)).sum(),
     };
     let path = folder.join(OUTCOME);
     Ok(write_whole(&path, pretty_json(&path, &outcome)? + "\n")?)

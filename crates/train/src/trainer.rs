@@ -17,8 +17,8 @@ use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, save};
+use hadal_report::run::{Metric, StepPoint};
 use hadal_residual::StepMode;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -49,7 +49,7 @@ impl Trainer {
         let folder = RunFolder::create(out, &config)?;
         project(&mut decoder);
         let optimizer = Optimizer::new(&config.optimizer, &decoder);
-        let state = first_state(&config, &feed);
+        let state = first_state(&config, &feed)?;
         let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
         // The start is worth keeping until there is something better: others can begin from the
         // same parameters, and a failure in the first steps has somewhere to go back to.
@@ -73,13 +73,13 @@ impl Trainer {
         let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = match &last {
             Some(path) => state::read(path)?,
-            None => first_state(&config, &feed),
+            None => first_state(&config, &feed)?,
         };
         let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
-        if state.config != fingerprint(&config) {
+        if state.config != fingerprint(&config)? {
             return Err(changed("config.toml", "restore it, or start a new run"));
         }
-        if state.data != feed.fingerprint() {
+        if state.data != feed.fingerprint()? {
             return Err(changed("data or tokenizer", "restore it, or start a new run"));
         }
         // Only now: the tensors of another config or vocabulary would look damaged.
@@ -269,22 +269,19 @@ impl Trainer {
 
     fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
         let seconds = report.time.as_secs_f64();
-        let mut line = json!({
-            "kind": "train",
-            "step": report.step,
-            "loss": report.loss,
-            "gradient_norm": report.gradient_norm,
-            "rate": report.rate,
-            "tokens": report.step * report.tokens,
-            "flops": report.flops,
-            "tokens_per_second": report.tokens as f64 / seconds,
-        });
-        if let Some(skip) = report.skip {
-            line["skip_rate"] = skip.rate.into();
-            line["skip_target"] = skip.target.into();
-            line["skip_threshold"] = skip.threshold.into();
-        }
-        self.logged(|logs| logs.record(report.step, &line))
+        let point = StepPoint {
+            step: report.step,
+            loss: Some(report.loss),
+            gradient_norm: Some(report.gradient_norm),
+            rate: report.rate,
+            tokens: report.step * report.tokens,
+            flops: Some(report.flops),
+            tokens_per_second: Some(report.tokens as f64 / seconds),
+            skip_rate: report.skip.map(|skip| skip.rate),
+            skip_target: report.skip.map(|skip| skip.target),
+            skip_threshold: report.skip.map(|skip| skip.threshold),
+        };
+        self.logged(|logs| logs.record(report.step, &Metric::Train(point)))
     }
 
     fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
@@ -330,17 +327,17 @@ impl Trainer {
     }
 }
 
-fn first_state(config: &RunConfig, feed: &Feed) -> State {
-    State {
+fn first_state(config: &RunConfig, feed: &Feed) -> Result<State, TrainError> {
+    Ok(State {
         step: 0,
         skipped_sequences: 0,
         failures: 0,
         best: None,
         skip: None,
         logs: BTreeMap::new(),
-        config: fingerprint(config),
-        data: feed.fingerprint(),
-    }
+        config: fingerprint(config)?,
+        data: feed.fingerprint()?,
+    })
 }
 
 fn unwritten(folder: &Path) -> impl FnOnce(io::Error) -> TrainError {
@@ -351,9 +348,9 @@ fn due(every: u64, step: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
 }
 
-fn fingerprint(config: &RunConfig) -> String {
-    let text = toml::to_string(config).unwrap_or_default();
-    blake3::hash(text.as_bytes()).to_hex().to_string()
+fn fingerprint(config: &RunConfig) -> Result<String, TrainError> {
+    let text = toml::to_string(config)?;
+    Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 
 /// Gains that rise from nothing over the first steps: their share of their full size in the step that makes

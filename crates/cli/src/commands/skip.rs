@@ -2,14 +2,16 @@
 
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
-use clap::{Args, Subcommand, ValueEnum};
+use crate::word::word;
+use clap::{Args, Subcommand};
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_residual::{SkippedKeys, Thresholds};
 use hadal_study::skip::{
-    CalibrationReport, Options, Scope, Shares, SkipError, Sweep, calibrate, check_free, figures,
-    sweep, write,
+    CalibrationReport, Options, Shares, SkipError, Sweep, calibrate, check_free, figures, sweep,
+    write,
 };
 use hadal_study::{Samples, Subject};
+use hadal_train::{SkipGate, SkipPer};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::io::{self, Write};
@@ -54,55 +56,26 @@ struct Common {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
     /// Which sub-layers share a threshold
-    #[arg(long, value_enum, default_value_t = Per::Model)]
-    per: Per,
+    #[arg(long, value_parser = word::<SkipPer>(&["model", "kind", "layer"]), default_value = "model")]
+    per: SkipPer,
     /// What becomes of gates above the threshold: hard leaves them, continuous takes it off [default: the model's, or
     /// else hard]
-    #[arg(long, value_enum)]
-    gate: Option<Gate>,
+    #[arg(long, value_parser = word::<SkipGate>(&["hard", "continuous"]))]
+    gate: Option<SkipGate>,
     /// Keys and values of tokens that skip an attention [default: the model's, or else keep]
-    #[arg(long, value_enum)]
-    kv: Option<Kv>,
+    #[arg(long, value_parser = word::<SkippedKeys>(&["keep", "drop"]))]
+    kv: Option<SkippedKeys>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Per {
-    Model,
-    Kind,
-    Layer,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Gate {
-    Hard,
-    Continuous,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Kv {
-    Keep,
-    Drop,
-}
-
 impl Common {
     fn options(&self) -> Options {
         Options {
-            scope: match self.per {
-                Per::Model => Scope::Model,
-                Per::Kind => Scope::Kind,
-                Per::Layer => Scope::Layer,
-            },
-            shrink: self.gate.map(|gate| match gate {
-                Gate::Hard => 0.0,
-                Gate::Continuous => 1.0,
-            }),
-            keys: self.kv.map(|kv| match kv {
-                Kv::Keep => SkippedKeys::Keep,
-                Kv::Drop => SkippedKeys::Drop,
-            }),
+            scope: self.per,
+            shrink: self.gate.map(SkipGate::shrink),
+            keys: self.kv,
             batches: self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX)),
         }
     }

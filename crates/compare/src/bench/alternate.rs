@@ -3,6 +3,7 @@
 use super::error::BenchError;
 use super::protocol::{Closing, Ready};
 use super::worker::Worker;
+use hadal_study::timing::in_turn;
 use serde::de::DeserializeOwned;
 use std::process::Command;
 
@@ -34,23 +35,19 @@ pub fn alternate<T: DeserializeOwned>(
     rounds: usize,
     mut progress: impl FnMut(),
 ) -> Result<Vec<Measured<T>>, BenchError> {
-    let started = commands.into_iter().map(|(kind, mut command)| {
-        let (worker, ready) = Worker::start(&kind, &mut command)?;
-        Ok((worker, ready, Vec::with_capacity(rounds)))
-    });
-    let mut workers = started.collect::<Result<Vec<_>, BenchError>>()?;
-    for round in 0..WARM_UP + rounds {
-        for (worker, _, times) in &mut workers {
-            let answer = worker.step()?;
-            if round >= WARM_UP {
-                times.push(answer);
-            }
-            progress();
-        }
-    }
-    let measured = workers
-        .into_iter()
-        .map(|(worker, ready, times)| Ok(Measured { ready, times, closing: worker.finish()? }));
+    let started =
+        commands.into_iter().map(|(kind, mut command)| Worker::start(&kind, &mut command));
+    let (mut workers, ready): (Vec<Worker>, Vec<Ready>) =
+        started.collect::<Result<Vec<_>, BenchError>>()?.into_iter().unzip();
+    let times = in_turn(&mut workers, WARM_UP, rounds, |worker, _| {
+        let answer = worker.step()?;
+        progress();
+        Ok::<T, BenchError>(answer)
+    })?;
+    let measured =
+        workers.into_iter().zip(ready).zip(times).map(|((worker, ready), times)| {
+            Ok(Measured { ready, times, closing: worker.finish()? })
+        });
     measured.collect()
 }
 

@@ -7,7 +7,8 @@ use hadal_data::Batch;
 use hadal_model::{Decoder, ModelConfig, Tally};
 use hadal_report::statistics::{median, median_ratio};
 use hadal_residual::StepMode;
-use hadal_study::skip::{Aim, Promise, Scope, calibrated};
+use hadal_study::skip::{Aim, Promise, calibrated};
+use hadal_train::SkipPer;
 use serde::Serialize;
 
 /// Sets thresholds with which every sub-layer skips the job's share of these batches, if it has one. The model must
@@ -21,7 +22,7 @@ pub(super) fn let_skip(
     let own = decoder.config().residual.skipping();
     let aim = Aim {
         rate,
-        scope: Scope::Layer,
+        scope: SkipPer::Layer,
         shrink: own.as_ref().map_or(0.0, |own| own.shrink),
         keys: decoder.config().residual.skipped_keys(),
     };

@@ -8,9 +8,11 @@ use super::tokens::batch;
 use super::weights::made_up;
 use burn::module::Module;
 use hadal_data::Batch;
-use hadal_model::{Decoder, Device, Pass, Tally};
-use hadal_train::gradient::{gradients, scalar};
+use hadal_kernels::read_back;
+use hadal_model::{Decoder, Device, Pass, PassError, Tally};
+use hadal_train::gradient::gradients;
 use hadal_train::optim::{AdamWConfig, HiddenRule, Optimizer, OptimizerConfig, project};
+use hadal_train::quality::scalar;
 use std::time::Instant;
 
 /// Slow enough that no policy diverges on noise without a warm-up of the rate.
@@ -69,7 +71,7 @@ impl Training {
         let memory = self.job.memory;
         let pass = Pass { memory, tally: tally.as_mut(), ..Pass::default() };
         let loss = self.decoder.loss(&data.input, &data.target, &data.scored, pass)?;
-        let value = scalar(&loss);
+        let value = scalar(&loss).map_err(PassError::from)?;
         let forward = started.elapsed();
 
         let gradients = gradients(&self.decoder, loss);
@@ -97,8 +99,7 @@ impl Training {
         let started = Instant::now();
         let pass = Pass { only_last: true, tally: Some(&mut tally), ..Pass::default() };
         let logits = decoder.logits(&data.input, pass)?;
-        let logits: Vec<f32> = logits.try_into_vec_as().unwrap_or_default();
-        std::hint::black_box(&logits);
+        std::hint::black_box(read_back(logits).map_err(PassError::from)?);
         let ms = 1e3 * started.elapsed().as_secs_f64();
         Ok(Reading { ms, work: Work::depth(&tally, decoder.config()) })
     }

@@ -1,6 +1,7 @@
 //! Weights to measure with.
 
 use super::job::{Job, SkipRate};
+use hadal_kernels::read_back;
 use hadal_model::{ConfigError, Decoder, Device};
 use hadal_residual::{Init, Weights};
 
@@ -22,5 +23,5 @@ pub(super) fn made_up(job: &Job, device: &Device) -> Result<Decoder, ConfigError
 fn normal(name: &str, count: usize) -> Vec<f32> {
     let mut weights = Weights::fresh(0, &Device::flex());
     let values = weights.param(name, [count], Init::Normal { std: GATE_STD }).val();
-    values.try_into_vec_as().unwrap_or_default()
+    read_back(values).expect("what was just drawn on the host can be read")
 }

@@ -120,7 +120,7 @@ fn an_interrupted_preparation_goes_on_and_ends_with_the_same_bytes() {
         }
         if options.out.exists() {
             // What a kill in the middle of a write leaves behind.
-            for name in ["shard-00001.bin.partial", "manifest.json.partial"] {
+            for name in ["shard-00001.bin.7.part", "manifest.json.partial"] {
                 fs::write(options.out.join(name), "half").unwrap();
             }
         }

@@ -7,9 +7,10 @@ use super::summary::{LanesSummary, Summary};
 use super::sums::{Mean, Spread};
 use super::values::{Values, square};
 use hadal_data::Batch;
-use hadal_model::{Decoder, Pass, PassError, Tokens, Variant, negative_log_likelihood};
+use hadal_model::{Decoder, Pass, PassError, Tokens, Variant};
 use hadal_report::figure::{Axis, Figure, Line, Marks, Points};
 use hadal_residual::{Place, Recorder, Signal, Site};
+use hadal_train::quality::losses;
 
 /// Gains beyond this are large (the spec's measure of a lively branch).
 const LARGE_GAIN: f64 = 0.25;
@@ -122,12 +123,14 @@ fn temperatures(
 ) -> Result<Vec<(f64, f64)>, PassError> {
     let mut seen = Recorder::of(&[Signal::LogNorm]);
     let logits = decoder.logits(input, Pass { probe: Some(&mut seen), ..variant.pass() })?;
-    let losses: Vec<f32> =
-        negative_log_likelihood(logits, target).try_into_vec_as().unwrap_or_default();
-    let Some(norms) = seen.get(Place::Out, Signal::LogNorm).map(Values::of) else {
-        return Ok(Vec::new());
-    };
-    Ok(norms.all().iter().zip(losses).map(|(&s, loss)| (s.into(), loss.into())).collect())
+    let losses = losses(logits, target)?;
+    let Some(norms) = seen.get(Place::Out, Signal::LogNorm) else { return Ok(Vec::new()) };
+    Ok(Values::of(norms)?
+        .all()
+        .iter()
+        .zip(losses)
+        .map(|(&s, loss)| (s.into(), loss.into()))
+        .collect())
 }
 
 impl Diagnostic for Lanes {

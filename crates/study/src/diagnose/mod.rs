@@ -40,7 +40,6 @@ pub use summary::{
 pub(crate) use activations::SAMPLES;
 pub(crate) use diagnostic::Diagnostic;
 pub(crate) use distance::{Distance, last_tokens};
-pub(crate) use removal::positions;
 pub(crate) use sums::Mean;
 pub(crate) use values::{Values, angle};
 pub(crate) use watch::watch;
@@ -152,7 +151,7 @@ fn look(
         if !loss.is_finite() {
             return Err(DiagnoseError::NotFinite { loss });
         }
-        positions += self::positions(&batch);
+        positions += batch.positions();
         summary.sequences += batch.input.batch() as u64;
         summary.tokens += batch.input.ids().len() as u64;
         told();

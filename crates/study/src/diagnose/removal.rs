@@ -8,7 +8,7 @@ use hadal_data::Batch;
 use hadal_model::{Decoder, Pass, PassError, Recording, Variant};
 use hadal_report::figure::{Axis, Figure, Marks};
 use hadal_residual::Site;
-use hadal_train::gradient::scalar;
+use hadal_train::quality::mean_loss;
 
 /// Something that is left out, and how the model does without it.
 struct Without {
@@ -26,14 +26,6 @@ pub(crate) struct Removals {
     positions: usize,
     /// Three for each block: the block, its attention, its MLP.
     without: Vec<Without>,
-}
-
-/// Positions whose loss counts.
-pub(crate) fn positions(batch: &Batch) -> usize {
-    match batch.scored.is_empty() {
-        true => batch.target.ids().len(),
-        false => batch.scored.iter().filter(|&&scored| scored).count(),
-    }
 }
 
 impl Removals {
@@ -75,11 +67,8 @@ impl Diagnostic for Removals {
         batch: &Batch,
         told: &mut dyn FnMut(),
     ) -> Result<(), DiagnoseError> {
-        let count = positions(batch);
-        let loss = |pass: Pass| {
-            let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
-            Ok::<f64, PassError>(scalar(&loss) * count as f64)
-        };
+        let count = batch.positions();
+        let loss = |pass: Pass| Ok(mean_loss(decoder, batch, pass)? * count as f64);
         let mut recording = Recording::default();
         self.whole += loss(Pass { record: Some(&mut recording), ..variant.pass() })?;
         self.positions += count;

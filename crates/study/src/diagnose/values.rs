@@ -1,6 +1,7 @@
 //! Signals on the host, and the geometry of their rows in f64.
 
 use burn::tensor::Tensor;
+use hadal_kernels::{ReadBackError, read_back};
 
 /// A signal as plain numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,9 +12,9 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    pub(crate) fn of(tensor: Tensor<4>) -> Self {
+    pub(crate) fn of(tensor: Tensor<4>) -> Result<Self, ReadBackError> {
         let shape = tensor.dims();
-        Self { data: tensor.try_into_vec_as().unwrap_or_default(), shape }
+        Ok(Self { data: read_back(tensor)?, shape })
     }
 
     pub(crate) fn tokens(&self) -> usize {

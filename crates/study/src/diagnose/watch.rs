@@ -2,20 +2,20 @@
 
 use super::diagnostic::{Backward, Diagnostic};
 use super::error::DiagnoseError;
-use super::removal::positions;
 use super::values::Values;
 use burn::tensor::Tensor;
 use hadal_data::Batch;
-use hadal_kernels::take_gradient;
-use hadal_model::{Decoder, Pass, Variant};
+use hadal_kernels::{ReadBackError, take_gradient};
+use hadal_model::{Decoder, Pass, PassError, Variant};
 use hadal_residual::{Place, Probe, Signal, Site};
-use hadal_train::gradient::scalar;
+use hadal_train::quality::scalar;
 
 /// Hands signals to those who want them.
 struct Watch<'a, 'd> {
     diagnostics: &'a mut [&'d mut dyn Diagnostic],
     /// A zero beside each write, if gradients are wanted.
     taps: Option<Vec<(Site, Tensor<3>)>>,
+    unread: Option<ReadBackError>,
 }
 
 impl Probe for Watch<'_, '_> {
@@ -26,7 +26,13 @@ impl Probe for Watch<'_, '_> {
     }
 
     fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>) {
-        let values = Values::of(value.inner());
+        let values = match Values::of(value.inner()) {
+            Ok(values) => values,
+            Err(error) => {
+                self.unread = Some(error);
+                return;
+            }
+        };
         for diagnostic in self.diagnostics.iter_mut().filter(|d| d.wants(signal)) {
             diagnostic.see(place, signal, &values);
         }
@@ -50,11 +56,14 @@ pub(crate) fn watch(
 ) -> Result<f64, DiagnoseError> {
     let learns = diagnostics.iter().any(|diagnostic| diagnostic.wants_gradients());
     diagnostics.iter_mut().for_each(|diagnostic| diagnostic.begin(batch));
-    let mut probe = Watch { diagnostics, taps: learns.then(Vec::new) };
+    let mut probe = Watch { diagnostics, taps: learns.then(Vec::new), unread: None };
     let pass = Pass { probe: Some(&mut probe), ..variant.pass() };
     let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
-    let Watch { diagnostics, taps } = probe;
-    let (mean, positions) = (scalar(&loss), positions(batch));
+    let Watch { diagnostics, taps, unread } = probe;
+    if let Some(error) = unread {
+        return Err(PassError::from(error).into());
+    }
+    let (mean, positions) = (scalar(&loss).map_err(PassError::from)?, batch.positions());
     if let Some(taps) = taps {
         let mut gradients = loss.backward();
         let summed = |(site, zero): (Site, Tensor<3>)| {

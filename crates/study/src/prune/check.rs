@@ -32,6 +32,14 @@ pub struct Agreement {
     pub largest_logit: f64,
 }
 
+impl Agreement {
+    /// Whether the cut is what was promised. Without a single comparison it is not.
+    fn holds(&self, exact: bool) -> bool {
+        let close = self.largest_difference <= ROUNDING * self.largest_logit;
+        self.compared > 0 && if exact { self.different == 0 } else { close }
+    }
+}
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
@@ -92,11 +100,7 @@ pub fn check(
 
     let steps = 2 * batches.len() + 2;
     let logits = agreement(models, &manifest.removed, &batches, &mut |done| progress(done, steps))?;
-    let passed = if manifest.exact {
-        logits.different == 0
-    } else {
-        logits.largest_difference <= ROUNDING * logits.largest_logit
-    };
+    let passed = logits.holds(manifest.exact);
     let (original_cost, cut_cost) = costs(models[0], &manifest.removed, &batches)?;
     progress(2 * batches.len(), steps);
     let (mut probes, mut texts) = (Vec::new(), Vec::new());
@@ -181,4 +185,21 @@ fn costs(whole: Asked, removed: &[Part], batches: &[Batch]) -> Result<(Cost, Cos
     let costs = measure(whole.0, whole.1, batches, &[removed.to_vec()], &mut || {})?;
     let cut = costs.cuts.into_iter().next().and_then(Result::ok).unwrap_or(costs.whole);
     Ok((costs.whole, cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_must_be_compared_to_pass() {
+        let none =
+            Agreement { compared: 0, different: 0, largest_difference: 0.0, largest_logit: 0.0 };
+        assert!(!none.holds(true) && !none.holds(false));
+        let same = Agreement { compared: 4, largest_logit: 2.0, ..none };
+        assert!(same.holds(true) && same.holds(false));
+        let close = Agreement { different: 1, largest_difference: 1e-4, ..same };
+        assert!(!close.holds(true) && close.holds(false));
+        assert!(!Agreement { largest_difference: f64::INFINITY, ..close }.holds(false));
+    }
 }

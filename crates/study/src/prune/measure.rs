@@ -2,13 +2,12 @@
 
 use super::error::PruneError;
 use hadal_data::Batch;
-use hadal_model::{Decoder, Part, Pass, PassError, Recording, Tokens};
+use hadal_kernels::read_back;
+use hadal_model::{Decoder, Part, Pass, PassError, Recording};
 use hadal_residual::StepMode;
+use hadal_train::quality::MOST_LOGITS;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-
-/// Logits held at a time, of the whole model and of one cut.
-const MOST_LOGITS: usize = 1 << 25;
 
 /// What a cut costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -77,7 +76,7 @@ pub(super) fn measure(
         let whole = Whole { logits, probabilities };
         let counted = compare(&whole, &whole.logits, &piece, vocabulary);
         whole_sums.loss += counted.loss;
-        positions += crate::diagnose::positions(&piece);
+        positions += piece.positions();
         if !common.is_empty() && cuts.len() > 1 {
             let mut shared = Recording::default();
             match recorded(decoder, mode, &piece, &common, &mut shared) {
@@ -151,25 +150,12 @@ fn replayed(
 }
 
 fn values(decoder: &Decoder, batch: &Batch, pass: Pass) -> Result<Vec<f32>, PassError> {
-    Ok(decoder.logits(&batch.input, pass)?.try_into_vec_as().unwrap_or_default())
+    Ok(read_back(decoder.logits(&batch.input, pass)?)?)
 }
 
-/// A batch in pieces of whole rows whose logits fit.
+/// A batch in pieces whose logits fit, of the whole model and of one cut.
 fn pieces(batch: &Batch, vocabulary: usize) -> Vec<Batch> {
-    let time = batch.input.time();
-    let rows = (MOST_LOGITS / (vocabulary * time).max(1)).max(1);
-    let part = |from: usize, to: usize| {
-        let some = |tokens: &Tokens| {
-            Tokens::rows(tokens.ids()[from * time..to * time].to_vec(), to - from)
-        };
-        let scored = match batch.scored.is_empty() {
-            true => Vec::new(),
-            false => batch.scored[from * time..to * time].to_vec(),
-        };
-        Some(Batch { input: some(&batch.input)?, target: some(&batch.target)?, scored })
-    };
-    let all = batch.input.batch();
-    (0..all).step_by(rows).filter_map(|from| part(from, all.min(from + rows))).collect()
+    batch.pieces(2 * MOST_LOGITS / vocabulary)
 }
 
 /// `ln sum exp`, without overflow.
@@ -219,6 +205,7 @@ fn compare(whole: &Whole, logits: &[f32], batch: &Batch, vocabulary: usize) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hadal_model::Tokens;
 
     fn batch(ids: &[u32], scored: &[bool]) -> Batch {
         let tokens = Tokens::row(ids);
@@ -246,19 +233,5 @@ mod tests {
     fn huge_logits_do_not_overflow() {
         assert!((log_sum(&[3e38, 3e38]) - 3e38).abs() < 1e32);
         assert_eq!(probabilities(&[3e38, -3e38], 2), [1.0, 0.0]);
-    }
-
-    #[test]
-    fn pieces_are_whole_rows_in_order() {
-        let batch = Batch {
-            input: Tokens::rows((0..12).collect(), 4).unwrap(),
-            target: Tokens::rows((1..13).collect(), 4).unwrap(),
-            scored: vec![true; 12],
-        };
-        let cut = pieces(&batch, MOST_LOGITS / 6);
-        assert_eq!(cut.len(), 2);
-        assert_eq!(cut[1].input.ids(), [6, 7, 8, 9, 10, 11]);
-        assert_eq!(cut[1].target.ids()[0], 7);
-        assert_eq!(pieces(&batch, 5), [batch]);
     }
 }

@@ -3,6 +3,7 @@
 
 use super::error::PruneError;
 use super::map::Renumbering;
+use hadal_kernels::read_back;
 use hadal_model::{Decoder, Device, ModelConfig, Part, PassError, Tokens, Variant, load, save};
 use hadal_residual::{InvalidPolicy, Numbering, ResidualConfig, Site};
 use std::collections::HashMap;
@@ -132,16 +133,35 @@ fn difference(models: [(&Decoder, &[Site]); 2]) -> Result<f32, PassError> {
         return Err(PassError::Empty);
     };
     let logits = |(decoder, absent): (&Decoder, &[Site])| -> Result<Vec<f32>, PassError> {
-        let logits = decoder.logits(&tokens, Variant::without(absent).pass())?;
-        Ok(logits.try_into_vec_as().unwrap_or_default())
+        Ok(read_back(decoder.logits(&tokens, Variant::without(absent).pass())?)?)
     };
     let [a, b] = models.map(logits);
-    let (a, b) = (a?, b?);
+    Ok(apart(&a?, &b?))
+}
+
+/// The largest difference, relative to the largest of `a`. Infinite if it is not known.
+fn apart(a: &[f32], b: &[f32]) -> f32 {
     let largest = a.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
-    let apart = a.iter().zip(&b).fold(0f32, |most, (x, y)| {
+    let apart = a.iter().zip(b).fold(0f32, |most, (x, y)| {
         // What is not a number must not pass for equal.
         if x == y { most } else { most.max((x - y).abs().max(f32::MIN_POSITIVE)) }
     });
-    let broken = a.iter().chain(&b).any(|value| !value.is_finite());
-    Ok(if broken { f32::INFINITY } else { apart / largest })
+    // Nothing that was compared proves nothing.
+    let broken =
+        a.is_empty() || a.len() != b.len() || a.iter().chain(b).any(|value| !value.is_finite());
+    if broken { f32::INFINITY } else { apart / largest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_compared_can_be_the_same() {
+        assert_eq!(apart(&[1.0, -2.0], &[1.0, -2.0]), 0.0);
+        assert_eq!(apart(&[1.0, -2.0], &[1.5, -2.0]), 0.25);
+        for (a, b) in [(vec![], vec![]), (vec![1.0], vec![]), (vec![f32::NAN], vec![f32::NAN])] {
+            assert_eq!(apart(&a, &b), f32::INFINITY, "{a:?} and {b:?}");
+        }
+    }
 }

@@ -3,10 +3,10 @@
 
 use super::error::PruneError;
 use hadal_model::{
-    Decoder, Limits, Sampler, Sampling, Session, Tokenizer, Tokens, Variant, generate,
-    negative_log_likelihood,
+    Decoder, Limits, PassError, Sampler, Sampling, Session, Tokenizer, Tokens, Variant, generate,
 };
 use hadal_residual::StepMode;
+use hadal_train::quality::losses;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
@@ -120,8 +120,7 @@ fn likelihood(
     let first = common.clamp(1, ids.len().saturating_sub(1).max(1));
     let (input, target) = (Tokens::row(&ids[..ids.len() - 1]), Tokens::row(&ids[1..]));
     let logits = model.0.logits(&input, Variant::in_mode(model.1).pass())?;
-    let losses: Vec<f32> =
-        negative_log_likelihood(logits, &target).try_into_vec_as().unwrap_or_default();
+    let losses = losses(logits, &target).map_err(PassError::from)?;
     let losses = &losses[first - 1..];
     Ok(-losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / losses.len().max(1) as f64)
 }

@@ -72,7 +72,10 @@ impl Shard {
             };
             let (from, end) = info.data_offsets;
             let length = end - from;
-            let mut entry = serde_json::to_value(info).unwrap_or_default();
+            let mut entry = serde_json::to_value(info).map_err(|error| PruneError::Malformed {
+                path: self.path.clone(),
+                reason: error.to_string(),
+            })?;
             entry["data_offsets"] = json!([offset, offset + length]);
             header.insert(name.clone(), entry);
             copied.push((name, from, length, silent));

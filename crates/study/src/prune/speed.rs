@@ -1,6 +1,7 @@
 //! How much faster a cut is: both models in turn, so that whatever else the machine does disturbs them alike.
 
 use super::error::PruneError;
+use crate::timing::in_turn;
 use hadal_data::Batch;
 use hadal_model::{Decoder, Part, PassError, Session, Variant};
 use hadal_report::statistics::{median, median_ratio};
@@ -8,8 +9,10 @@ use hadal_residual::StepMode;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// Rounds that count, and before them one that does not.
+/// Rounds that count.
 const ROUNDS: usize = 5;
+/// Rounds that do not.
+const WARM_UP: usize = 1;
 /// Tokens written in a round.
 const DECODED: usize = 8;
 
@@ -37,23 +40,15 @@ pub(super) fn speed(
     let row = &batch.input.ids()[..time];
     let room = decoder.config().max_seq_len.saturating_sub(DECODED).max(1);
     let row = &row[..row.len().min(room)];
-    let models = [Vec::new(), cut.to_vec()];
-    let mut times = [const { (Vec::new(), Vec::new()) }; 2];
-    for round in 0..=ROUNDS {
-        for (cut, (prefills, decodes)) in models.iter().zip(&mut times) {
-            let (prefill, decode) = once(decoder, mode, row, cut)?;
-            if round > 0 {
-                prefills.push(prefill);
-                decodes.push(decode);
-            }
-        }
-    }
-    let [(whole_prefill, whole_decode), (prefill, decode)] = times;
+    let mut models = [Vec::new(), cut.to_vec()];
+    let times = in_turn(&mut models, WARM_UP, ROUNDS, |cut, _| once(decoder, mode, row, cut))?;
+    let [whole, cut] =
+        [0, 1].map(|model| -> (Vec<f64>, Vec<f64>) { times[model].iter().copied().unzip() });
     Ok(Speed {
-        prefill: median_ratio(&prefill, &whole_prefill),
-        decode: median_ratio(&decode, &whole_decode),
-        prefill_tokens_per_second: row.len() as f64 / median(prefill),
-        decode_tokens_per_second: 1.0 / median(decode),
+        prefill: median_ratio(&cut.0, &whole.0),
+        decode: median_ratio(&cut.1, &whole.1),
+        prefill_tokens_per_second: row.len() as f64 / median(cut.0),
+        decode_tokens_per_second: 1.0 / median(cut.1),
     })
 }
 

@@ -9,7 +9,7 @@ use super::data::batches;
 use super::error::SkipError;
 use super::gates::Gates;
 use super::measure::measure;
-use super::quantile::{Scope, Weights};
+use super::quantile::Weights;
 use super::report::{CalibrationReport, Shares, sites};
 use super::{Options, Progress, checked};
 use crate::{Samples, Subject};
@@ -18,6 +18,7 @@ use hadal_data::Batch;
 use hadal_files::write_whole;
 use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save};
 use hadal_residual::{Site, SkippedKeys, Skipping, StepMode};
+use hadal_train::SkipPer;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,7 @@ pub struct Aim {
     /// Share of the FLOPs that can be skipped.
     pub rate: f64,
     /// Which sub-layers share a threshold.
-    pub scope: Scope,
+    pub scope: SkipPer,
     /// What share of the threshold is taken off the gates of those who run.
     pub shrink: f64,
     /// What becomes of the keys of tokens that skip.
@@ -144,6 +145,7 @@ fn look(
         let (probe, tally) = (Some(&mut gates as _), Some(&mut tally));
         let pass = Pass { mode, probe, tally, only_last: true, ..Pass::default() };
         decoder.logits(&batch.input, pass)?;
+        gates.check().map_err(PassError::from)?;
         told();
     }
     Ok((gates, tally))

@@ -3,7 +3,6 @@
 use super::error::SkipError;
 use crate::Samples;
 use hadal_data::Batch;
-use hadal_model::Tokens;
 
 /// Gates that are kept at a time by default.
 const MOST_GATES: usize = 1 << 24;
@@ -34,20 +33,8 @@ pub(super) fn halves(mut batches: Vec<Batch>) -> Result<(Vec<Batch>, Vec<Batch>)
         if rows < 2 {
             return Err(SkipError::OneSequence);
         }
-        return Ok((vec![part(only, 0, rows / 2)], vec![part(only, rows / 2, rows)]));
+        return Ok((vec![only.rows(0..rows / 2)], vec![only.rows(rows / 2..rows)]));
     }
     let rest = batches.split_off(batches.len() / 2);
     Ok((batches, rest))
-}
-
-/// Some rows of a batch.
-pub(super) fn part(batch: &Batch, from: usize, to: usize) -> Batch {
-    let time = batch.input.time();
-    let (from, to) = (from * time, to * time);
-    let rows = |tokens: &Tokens| {
-        let ids = tokens.ids()[from..to].to_vec();
-        Tokens::rows(ids, (to - from) / time).expect("rows are as long as before")
-    };
-    let scored = batch.scored.get(from..to).unwrap_or_default().to_vec();
-    Batch { input: rows(&batch.input), target: rows(&batch.target), scored }
 }

@@ -1,6 +1,7 @@
 //! The gates of every token at every sub-layer, as a pass shows them.
 
 use burn::tensor::Tensor;
+use hadal_kernels::{ReadBackError, read_back};
 use hadal_residual::{Place, Probe, Signal};
 
 /// Gates by sub-layer and token, of those who skip as well.
@@ -10,11 +11,17 @@ pub(crate) struct Gates {
     pub(crate) sites: Vec<Vec<f32>>,
     /// Tokens of a sequence.
     pub(crate) time: usize,
+    pub(super) unread: Option<ReadBackError>,
 }
 
 impl Gates {
     pub(crate) fn new(sites: usize, time: usize) -> Self {
-        Self { sites: vec![Vec::new(); sites], time }
+        Self { sites: vec![Vec::new(); sites], time, unread: None }
+    }
+
+    /// Whether all gates could be read.
+    pub(crate) fn check(&mut self) -> Result<(), ReadBackError> {
+        self.unread.take().map_or(Ok(()), Err)
     }
 }
 
@@ -26,7 +33,13 @@ impl Probe for Gates {
     fn record(&mut self, place: Place, _: Signal, value: Tensor<4>) {
         let Place::Site(site) = place else { return };
         let [.., streams, features] = value.dims();
-        let values: Vec<f32> = value.try_into_vec_as().unwrap_or_default();
+        let values = match read_back(value) {
+            Ok(values) => values,
+            Err(error) => {
+                self.unread = Some(error);
+                return;
+            }
+        };
         // The widest gate decides: a token that it keeps in place is kept by all of them.
         let widest = |gates: &[f32]| gates.iter().fold(0f32, |most, gate| gate.abs().max(most));
         self.sites[site.index].extend(values.chunks_exact(streams * features).map(widest));

@@ -20,19 +20,19 @@ mod tests;
 pub use calibrate::{Aim, Calibrated, calibrate, calibrated, check_free};
 pub use error::SkipError;
 pub use figures::{figures, write};
-pub use measure::Quality;
+pub use hadal_train::quality::Quality;
 pub use promise::Promise;
-pub use quantile::Scope;
 pub use report::{CalibrationReport, Shares, SiteReport};
 pub use sweep::{Point, Sweep, sweep};
 
 use hadal_residual::SkippedKeys;
+use hadal_train::SkipPer;
 
 /// What to aim at; what is left out stays as the model has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// Which sub-layers share a threshold.
-    pub scope: Scope,
+    pub scope: SkipPer,
     /// What share of the threshold is taken off the gates of those who run.
     pub shrink: Option<f64>,
     /// What becomes of the keys of tokens that skip.

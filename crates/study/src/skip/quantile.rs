@@ -2,42 +2,6 @@
 
 use super::gates::Gates;
 use hadal_model::Saving;
-use hadal_residual::{Site, SubLayerKind, Thresholds};
-use serde::Serialize;
-
-/// Which sub-layers share a threshold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// All of them: those skip most that turn the stream least.
-    #[default]
-    Model,
-    /// Those of a kind: attention and MLPs skip alike.
-    Kind,
-    /// None: every sub-layer skips alike.
-    Layer,
-}
-
-impl Scope {
-    /// The sub-layers of each threshold.
-    pub(super) fn groups(self, sites: usize) -> Vec<Vec<usize>> {
-        let of = |kind| (0..sites).filter(|&site| Site::new(site).kind() == kind).collect();
-        match self {
-            Self::Model => vec![(0..sites).collect()],
-            Self::Kind => vec![of(SubLayerKind::Attention), of(SubLayerKind::Mlp)],
-            Self::Layer => (0..sites).map(|site| vec![site]).collect(),
-        }
-    }
-
-    /// One threshold for each group, as a model takes them.
-    pub(super) fn thresholds(self, values: &[f64]) -> Thresholds {
-        match (self, values) {
-            (Self::Model, &[one]) => Thresholds::One(one),
-            (Self::Kind, &[attention, mlp]) => Thresholds::PerKind { attention, mlp },
-            _ => Thresholds::PerSite(values.to_vec()),
-        }
-    }
-}
 
 /// What the pairs of a token and a sub-layer weigh.
 pub(crate) struct Weights<'a> {
@@ -152,7 +116,8 @@ mod tests {
     const EVEN: Saving = Saving { token: 1, key: 0, own_key: 0 };
 
     fn gates(sites: &[&[f32]], time: usize) -> Gates {
-        Gates { sites: sites.iter().map(|gates| gates.to_vec()).collect(), time }
+        let sites = sites.iter().map(|gates| gates.to_vec()).collect();
+        Gates { sites, ..Gates::new(0, time) }
     }
 
     fn found(weights: &Weights, sites: &[usize], share: f64) -> f64 {

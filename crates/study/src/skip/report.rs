@@ -1,9 +1,9 @@
 //! What a calibration came to.
 
-use super::measure::Quality;
-use super::quantile::Scope;
+use super::Quality;
 use hadal_model::{ModelConfig, Tally};
 use hadal_residual::{Site, SkippedKeys, Skipping, SubLayerKind, Thresholds};
+use hadal_train::SkipPer;
 use serde::Serialize;
 
 /// Shares that were skipped.
@@ -65,7 +65,7 @@ pub struct CalibrationReport {
     /// What was asked for.
     pub rate: f64,
     /// Which sub-layers share a threshold.
-    pub scope: Scope,
+    pub scope: SkipPer,
     /// What was found.
     pub skip_threshold: Thresholds,
     /// Share of the threshold that is taken off the gates of those who run.

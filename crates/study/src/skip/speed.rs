@@ -1,15 +1,17 @@
 //! Reading with and without skipping, in turn, so that whatever else the machine does disturbs both alike.
 
 use super::promise::Promise;
+use crate::timing::in_turn;
 use hadal_data::Batch;
+use hadal_kernels::read_back;
 use hadal_model::{Decoder, Pass, PassError, Tally};
 use hadal_report::statistics::{median, median_ratio};
 use hadal_residual::StepMode;
 use std::time::Instant;
 
-/// Pairs of passes that count.
+/// Rounds that count: one pass of each model.
 const ROUNDS: usize = 8;
-/// Pairs that do not: memory is still being mapped.
+/// Rounds that do not.
 const WARM_UP: usize = 1;
 
 /// How fast both read.
@@ -19,49 +21,49 @@ pub(super) struct Speed {
     pub(super) promise: Promise,
 }
 
-/// Pairs of passes that [`in_turn`] makes.
-pub(super) const PASSES: usize = ROUNDS + WARM_UP;
+/// Passes that [`speed`] makes.
+pub(super) const PASSES: usize = 2 * (ROUNDS + WARM_UP);
+
+struct Reader<'a> {
+    decoder: &'a Decoder,
+    mode: &'a StepMode,
+    tally: Tally,
+}
 
 /// Times passes through both models, from tokens to the logits behind each row.
-pub(super) fn in_turn(
-    [dense, skipping]: [&Decoder; 2],
+pub(super) fn speed(
+    models: [&Decoder; 2],
     mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<Speed, PassError> {
-    let (mut times, mut dense_times, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-    let mut tally = Tally::default();
-    for (round, batch) in batches.iter().cycle().take(PASSES).enumerate() {
-        let mut ignored = Tally::default();
-        let dense_time = read(dense, mode, batch, &mut ignored)?;
-        let counted = if round < WARM_UP { &mut ignored } else { &mut tally };
-        let time = read(skipping, mode, batch, counted)?;
-        if round >= WARM_UP {
-            times.push(time);
-            dense_times.push(dense_time);
-            tokens.push(batch.input.ids().len() as f64);
+    let batch = |round: usize| &batches[round % batches.len()];
+    let mut readers = models.map(|decoder| Reader { decoder, mode, tally: Tally::default() });
+    let times = in_turn(&mut readers, WARM_UP, ROUNDS, |reader, round| {
+        if round == WARM_UP {
+            reader.tally = Tally::default();
         }
+        let time = read(reader, batch(round))?;
         told();
-    }
-    let config = skipping.config();
+        Ok::<_, PassError>(time)
+    })?;
+    let (tally, config) = (&readers[1].tally, readers[1].decoder.config());
     let flops = tally.depth_flops(config) as f64 / tally.dense().depth_flops(config) as f64;
+    let tokens_per_second = |times: &[f64]| {
+        let tokens = (WARM_UP..).map(|round| batch(round).input.ids().len() as f64);
+        median(tokens.zip(times).map(|(tokens, time)| tokens / time))
+    };
     Ok(Speed {
-        tokens_per_second: median(tokens.iter().zip(&times).map(|(n, time)| n / time)),
-        dense_tokens_per_second: median(tokens.iter().zip(&dense_times).map(|(n, time)| n / time)),
-        promise: Promise::new(flops, median_ratio(&times, &dense_times)),
+        tokens_per_second: tokens_per_second(&times[1]),
+        dense_tokens_per_second: tokens_per_second(&times[0]),
+        promise: Promise::new(flops, median_ratio(&times[1], &times[0])),
     })
 }
 
-fn read(
-    decoder: &Decoder,
-    mode: &StepMode,
-    batch: &Batch,
-    tally: &mut Tally,
-) -> Result<f64, PassError> {
+fn read(reader: &mut Reader, batch: &Batch) -> Result<f64, PassError> {
     let started = Instant::now();
+    let Reader { decoder, mode, tally } = reader;
     let pass = Pass { mode, only_last: true, tally: Some(tally), ..Pass::default() };
-    let logits: Vec<f32> =
-        decoder.logits(&batch.input, pass)?.try_into_vec_as().unwrap_or_default();
-    std::hint::black_box(&logits);
+    std::hint::black_box(read_back(decoder.logits(&batch.input, pass)?)?);
     Ok(started.elapsed().as_secs_f64())
 }

@@ -1,17 +1,18 @@
 //! What skipping costs and saves: one point for each rate.
 
+use super::Quality;
 use super::calibrate::{Aim, calibrated};
 use super::data::{batches, halves};
 use super::error::SkipError;
-use super::measure::{Quality, measure};
+use super::measure::measure;
 use super::promise::Promise;
-use super::quantile::Scope;
 use super::report::Shares;
-use super::speed::{PASSES, in_turn};
+use super::speed::{PASSES, speed};
 use super::{Options, Progress, checked};
 use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_residual::{SkippedKeys, Thresholds};
+use hadal_train::SkipPer;
 use serde::Serialize;
 
 /// One rate.
@@ -44,7 +45,7 @@ pub struct Sweep {
     /// Its residual policy, as it was.
     pub residual: String,
     /// Which sub-layers share a threshold.
-    pub scope: Scope,
+    pub scope: SkipPer,
     /// Share of the threshold that is taken off the gates of those who run.
     pub skip_shrink: f64,
     /// What becomes of the keys of those who skip.
@@ -86,7 +87,7 @@ pub fn sweep(
         };
         calibrated(&mut decoder, mode, &learned, &Aim { rate, ..aim }, &mut told)?;
         let (quality, tally) = measure(&decoder, mode, &held_out, &mut || told("measuring"))?;
-        let speed = in_turn([&dense, &decoder], mode, &held_out, &mut || told("timing"))?;
+        let speed = speed([&dense, &decoder], mode, &held_out, &mut || told("timing"))?;
         let config = decoder.config();
         tokens = tally.tokens;
         points.push(Point {

@@ -70,7 +70,7 @@ fn silent() -> impl FnMut(usize, usize, &str) {
     |_, _, _| {}
 }
 
-const SCOPES: [Scope; 3] = [Scope::Model, Scope::Kind, Scope::Layer];
+const SCOPES: [SkipPer; 3] = [SkipPer::Model, SkipPer::Kind, SkipPer::Layer];
 
 /// Oracle M7.
 #[test]
@@ -123,7 +123,7 @@ fn everybody_skips(decoder: &Decoder, batches: &[Batch]) -> Tally {
 fn thresholds_of_layers_let_every_layer_skip_alike() {
     let (batches, rate) = ([batch(0, 8, 20)], 0.3);
     let mut decoder = decoder("nag:directions=3").valid();
-    let aim = Aim { rate, scope: Scope::Layer, shrink: 0.0, keys: SkippedKeys::Keep };
+    let aim = Aim { rate, scope: SkipPer::Layer, shrink: 0.0, keys: SkippedKeys::Keep };
     calibrated(&mut decoder, &StepMode::default(), &batches, &aim, &mut |_| {}).unwrap();
     let found = tally(&decoder, &batches);
     // Late tokens weigh more at attention, so shares of tokens are only about alike there.
@@ -138,7 +138,7 @@ fn gates_that_cannot_be_told_apart_are_reported_as_they_are() {
     // Fresh MGR has the same gates for every token.
     let decoder = Decoder::fresh(&config("mgr:streams=2"), 3, &Device::flex()).unwrap();
     let mut decoder = decoder.valid();
-    let aim = Aim { rate: 0.3, scope: Scope::Model, shrink: 0.0, keys: SkippedKeys::Keep };
+    let aim = Aim { rate: 0.3, scope: SkipPer::Model, shrink: 0.0, keys: SkippedKeys::Keep };
     calibrated(&mut decoder, &StepMode::default(), &[batch(0, 3, 9)], &aim, &mut |_| {}).unwrap();
     let share = tally(&decoder, &[batch(0, 3, 9)]).skipped_share(decoder.config());
     assert!(share == 0.0 || share > 0.6, "{share}");
@@ -186,7 +186,7 @@ fn a_model_keeps_its_gate_unless_it_is_told_otherwise() {
     let told = Options {
         shrink: Some(0.0),
         keys: Some(SkippedKeys::Keep),
-        scope: Scope::Kind,
+        scope: SkipPer::Kind,
         ..Options::default()
     };
     let told = with(&told);
@@ -202,7 +202,7 @@ fn a_calibrated_model_is_written_and_read_back() {
     let own = decoder("nag:directions=3");
     hadal_model::save(&own, &model).unwrap();
     fs::write(model.join("tokenizer.json"), "{}").unwrap();
-    let options = Options { scope: Scope::Layer, ..Options::default() };
+    let options = Options { scope: SkipPer::Layer, ..Options::default() };
     let subject = Subject::open(&model).unwrap();
     let found = calibrate(&subject, &samples(6, 9), 0.3, &options, &mut silent()).unwrap();
     found.save(&out).unwrap();
@@ -232,7 +232,7 @@ fn a_sweep_starts_where_nobody_skips() {
     let dense = &found.points[0];
     assert_eq!((dense.skipped.runs, dense.prefill.flop_ratio), (0.0, 1.0));
     let held_out = samples(12, 9).batch(0).unwrap();
-    let held_out = super::data::part(&held_out, 6, 12);
+    let held_out = held_out.rows(6..12);
     let (quality, _) =
         super::measure::measure(&subject.decoder.valid(), &subject.mode, &[held_out], &mut || {})
             .unwrap();

@@ -1,7 +1,7 @@
 //! `[skip]`: how many of the FLOPs that can be skipped a model learns to do without.
 
 use crate::config::RunConfigError;
-use hadal_residual::{ResidualConfig, SkippedKeys, Skipping};
+use hadal_residual::{ResidualConfig, Site, SkippedKeys, Skipping, SubLayerKind, Thresholds};
 use serde::{Deserialize, Serialize};
 
 /// Training in which tokens skip sub-layers, at a rate that a controller of thresholds aims at.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct SkipConfig {
     /// Share of the FLOPs that can be skipped, from the end of the ramp on.
     pub rate: f64,
-    /// What has a threshold of its own.
+    /// What has a threshold of its own: which sub-layers share one.
     #[serde(default)]
     pub per: SkipPer,
     /// What happens to the gates of those who run.
@@ -43,17 +43,38 @@ pub struct SkipConfig {
     pub guard_steps: u64,
 }
 
-/// What has a threshold of its own.
+/// What has a threshold of its own: which sub-layers share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipPer {
-    /// The model: one for all.
+    /// The model, one for all: those skip most that turn the stream least.
     #[default]
     Model,
-    /// Attention, and MLPs.
+    /// Attention, and MLPs: those of a kind skip alike.
     Kind,
-    /// Each sub-layer.
+    /// Each sub-layer: all skip alike.
     Layer,
+}
+
+impl SkipPer {
+    /// The sub-layers of each threshold.
+    pub fn groups(self, sites: usize) -> Vec<Vec<usize>> {
+        let of = |kind| (0..sites).filter(|&site| Site::new(site).kind() == kind).collect();
+        match self {
+            Self::Model => vec![(0..sites).collect()],
+            Self::Kind => vec![of(SubLayerKind::Attention), of(SubLayerKind::Mlp)],
+            Self::Layer => (0..sites).map(|site| vec![site]).collect(),
+        }
+    }
+
+    /// One threshold for each group, as a model takes them.
+    pub fn thresholds(self, values: &[f64]) -> Thresholds {
+        match (self, values) {
+            (Self::Model, &[one]) => Thresholds::One(one),
+            (Self::Kind, &[attention, mlp]) => Thresholds::PerKind { attention, mlp },
+            _ => Thresholds::PerSite(values.to_vec()),
+        }
+    }
 }
 
 /// What happens to the gates of those who run.
@@ -65,6 +86,16 @@ pub enum SkipGate {
     Continuous,
     /// Nothing.
     Hard,
+}
+
+impl SkipGate {
+    /// What share of the threshold is taken off.
+    pub fn shrink(self) -> f64 {
+        match self {
+            Self::Continuous => 1.0,
+            Self::Hard => 0.0,
+        }
+    }
 }
 
 fn hundredth() -> f64 {

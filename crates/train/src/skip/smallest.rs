@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use hadal_data::Batch;
+use hadal_kernels::{ReadBackError, read_back};
 use hadal_model::{Decoder, Pass, PassError};
 use hadal_residual::{Place, Probe, Signal};
 
@@ -13,14 +14,18 @@ pub(super) fn smallest_gates(
     batch: &Batch,
     sites: usize,
 ) -> Result<Vec<Option<f32>>, PassError> {
-    let mut smallest = Smallest { gates: vec![None; sites] };
+    let mut smallest = Smallest { gates: vec![None; sites], unread: None };
     let pass = Pass { probe: Some(&mut smallest), ..Pass::default() };
     decoder.valid().loss(&batch.input, &batch.target, &batch.scored, pass)?;
-    Ok(smallest.gates)
+    match smallest.unread {
+        Some(error) => Err(error.into()),
+        None => Ok(smallest.gates),
+    }
 }
 
 struct Smallest {
     gates: Vec<Option<f32>>,
+    unread: Option<ReadBackError>,
 }
 
 impl Probe for Smallest {
@@ -31,9 +36,9 @@ impl Probe for Smallest {
     fn record(&mut self, place: Place, _: Signal, value: Tensor<4>) {
         let Place::Site(site) = place else { return };
         // A token skips if its widest gate is small.
-        let widest = value.abs().max_dim(2).min();
-        let widest =
-            widest.try_into_vec_as::<f32>().ok().and_then(|values| values.first().copied());
-        self.gates[site.index] = widest;
+        match read_back(value.abs().max_dim(2).min()) {
+            Ok(values) => self.gates[site.index] = values.first().copied(),
+            Err(error) => self.unread = Some(error),
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::observer::{Midway, Observer};
 use burn::module::Module;
 use hadal_model::{ConfigError, Decoder, Limits, Sampler, Sampling, Session, Variant, generate};
+use hadal_report::run::{EvaluationPoint, Metric};
 use hadal_residual::StepMode;
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -36,13 +37,15 @@ impl Trainer {
         let variant = Variant::in_mode(&mode);
         let evaluation = evaluate(&decoder.valid(), variant, &self.feed, batches, batch)?;
         let step = self.state.step;
-        let mut line = json!({ "kind": "eval", "step": step });
-        if let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(evaluation) {
-            for (name, value) in fields {
-                line[name] = value;
-            }
-        }
-        self.logged(|logs| logs.record(step, &line))?;
+        let point = EvaluationPoint {
+            step,
+            loss: Some(evaluation.loss),
+            perplexity: Some(evaluation.perplexity),
+            bits_per_byte: evaluation.bits_per_byte,
+            accuracy: evaluation.accuracy,
+            exact_match: evaluation.exact_match,
+        };
+        self.logged(|logs| logs.record(step, &Metric::Eval(point)))?;
         let better = self.state.best.is_none_or(|(best, _)| evaluation.loss < best);
         if better && evaluation.loss.is_finite() {
             self.state.best = Some((evaluation.loss, step));
