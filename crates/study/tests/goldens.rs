@@ -56,7 +56,7 @@ fn every_kind_has_a_trace_of_an_independent_implementation() {
         let kind = policy.about().kind;
         assert!(
             traced.contains(&kind),
-            "no directory under tests/golden or tests/golden-ours is a {kind}: describe it in a file under \
+            "no directory under tests/golden or tests/golden-ours has the kind {kind}: describe it in a file under \
              tests/reference/kinds and run `python tests/reference/generate.py {kind}`"
         );
     }

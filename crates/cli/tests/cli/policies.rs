@@ -62,7 +62,7 @@ fn every_policy_names_its_parameters_and_their_shapes() {
         for parameter in parameters {
             // Sites are told together, so the line is found by the word behind them.
             let name = parameter["name"].as_str().unwrap();
-            let last = name.rsplit(|c: char| c == '.').find(|word| *word != "weight").unwrap();
+            let last = name.rsplit('.').find(|word| *word != "weight").unwrap();
             let told = text.lines().any(|line| line.starts_with("  ") && line.contains(last));
             assert!(told, "{kind} does not tell {name}: {text}");
             assert!(!parameter["shape"].as_array().unwrap().is_empty(), "{kind}: {name}");

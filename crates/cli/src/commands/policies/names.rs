@@ -26,17 +26,27 @@ struct Group {
 }
 
 impl Names {
-    /// The policy's parameters in the smallest model of our choice that its settings allow; none if even `most` blocks
-    /// are too few.
+    /// The policy's parameters in a model that is deep enough to have all of them: one of twice the depth has no others.
+    /// None if no model of at most `most` blocks can have these settings.
     pub(super) fn of(policy: &ResidualConfig, most: usize) -> Option<Self> {
-        let sizes = std::iter::successors(Some(BLOCKS), |blocks| Some(2 * blocks));
-        let dimensions = sizes
+        let depths = std::iter::successors(Some(BLOCKS), |blocks| Some(2 * blocks));
+        let mut models = depths
             .take_while(|&blocks| blocks <= most)
             .map(|blocks| Dimensions::new(WIDTH, blocks, 1e-6))
-            .find(|small| policy.check(small).is_ok() && policy.check_start(small).is_ok())?;
-        let mut weights = Weights::fresh(0, &Device::flex());
-        policy.init(&dimensions, &mut weights);
-        Some(Self { dimensions, declared: weights.declared() })
+            .filter(|model| policy.check(model).is_ok() && policy.check_start(model).is_ok())
+            .map(|dimensions| {
+                let mut weights = Weights::fresh(0, &Device::flex());
+                policy.init(&dimensions, &mut weights);
+                Self { dimensions, declared: weights.declared() }
+            });
+        let mut shown = models.next()?;
+        for deeper in models {
+            if deeper.groups().len() == shown.groups().len() {
+                break;
+            }
+            shown = deeper;
+        }
+        Some(shown)
     }
 
     /// One line for each group: names and shape.
@@ -149,8 +159,15 @@ mod tests {
 
     #[test]
     fn settings_that_need_depth_get_it() {
-        let names = Names::of(&"mgr:streams=16".parse().unwrap(), 1024).unwrap();
-        assert!(names.dimensions.blocks > BLOCKS);
-        assert!(Names::of(&"mgr:streams=16".parse().unwrap(), BLOCKS).is_none());
+        let blocks = |policy: &str, most| {
+            let names = Names::of(&policy.parse().unwrap(), most)?;
+            Some(names.dimensions.blocks)
+        };
+        assert_eq!(blocks("mgr", 1024), Some(BLOCKS));
+        // One gate of eight streams has no initial value.
+        assert_eq!(blocks("mgr:streams=8", BLOCKS), None);
+        assert_eq!(blocks("mgr:streams=8", 1024), Some(2 * BLOCKS));
+        // Four blocks would all fill streams, and none would have a gate.
+        assert!(lines("mgr:streams=16").contains("gate.weight"));
     }
 }
