@@ -1,10 +1,11 @@
-//! One stream to which every sub-layer adds: the module of PreNorm, LayerNorm Scaling, PostNorm, DeepNorm and Mix-LN.
+//! One stream to which every sub-layer adds: the module of PreNorm, LayerNorm Scaling, PostNorm, DeepNorm, Mix-LN and
+//! Sandwich.
 //!
 //! They differ in where their norms stand. At sub-layer l
 //!
-//! `x' = after_l(carry_l x + F_l(scale_l before_l(x)))`
+//! `x' = after_l(carry_l x + write_l(sub_l(scale_l before_l(x))))`
 //!
-//! where each of the two norms may be missing, and the head reads `final_norm(x)`, or x where there is none.
+//! where each of the three norms may be missing, and the head reads `final_norm(x)`, or x where there is none.
 
 use crate::fused::{Fused, FusedOptions, Junction, join_any};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
@@ -34,6 +35,8 @@ pub(crate) struct AdditiveSite {
     pub(crate) before: Option<RmsNorm>,
     /// What that is multiplied by.
     pub(crate) scale: f64,
+    /// Normalises what it returns.
+    pub(crate) write: Option<RmsNorm>,
     /// Weight of the stream when the write is added to it.
     pub(crate) carry: f64,
     /// Normalises the sum.
@@ -43,12 +46,12 @@ pub(crate) struct AdditiveSite {
 impl AdditiveSite {
     /// PreNorm: the sub-layer reads through the norm.
     pub(crate) fn pre(norm: RmsNorm) -> Self {
-        Self { before: Some(norm), scale: 1.0, carry: 1.0, after: None }
+        Self { before: Some(norm), scale: 1.0, write: None, carry: 1.0, after: None }
     }
 
     /// PostNorm: the sum is normalised.
     pub(crate) fn post(norm: RmsNorm) -> Self {
-        Self { before: None, scale: 1.0, carry: 1.0, after: Some(norm) }
+        Self { before: None, scale: 1.0, write: None, carry: 1.0, after: Some(norm) }
     }
 }
 
@@ -57,7 +60,7 @@ impl Additive {
     pub(crate) fn new(
         dimensions: &Dimensions,
         weights: &mut Weights,
-        site: impl Fn(Site, RmsNorm) -> AdditiveSite,
+        mut site: impl FnMut(Site, RmsNorm) -> AdditiveSite,
     ) -> Self {
         let norms = sub_layer_norms(dimensions, weights);
         Self {
@@ -115,7 +118,11 @@ impl Residual for Additive {
     }
 
     fn write(&self, site: Site, x: Tensor<3>, _: (), y: Tensor<3>, _: &mut Traversal) -> Tensor<3> {
-        let AdditiveSite { carry, after, .. } = &self.sites[site.index];
+        let AdditiveSite { write, carry, after, .. } = &self.sites[site.index];
+        let y = match write {
+            Some(norm) => norm.forward(y),
+            None => y,
+        };
         let sum = if *carry == 1.0 { x + y } else { x * *carry + y };
         match after {
             Some(norm) => norm.forward(sum),
@@ -127,15 +134,16 @@ impl Residual for Additive {
         let (mut steps, mut params) = (Vec::new(), Vec::new());
         for junction in junctions {
             let writer = junction.from.map(|site| &self.sites[site.index]);
+            let write = writer.and_then(|site| site.write.as_ref());
             let after = writer.and_then(|site| site.after.as_ref());
             let before = self.before(junction.to);
             steps.push(AdditiveStep {
+                write_norm: write.map(|_| 1.0),
                 carry: writer.map_or(1.0, |site| site.carry as f32),
                 post: after.is_some(),
                 pre: before.map(|(_, scale)| scale as f32),
-                ..AdditiveStep::default()
             });
-            let norms = after.into_iter().chain(before.map(|(norm, _)| norm));
+            let norms = write.into_iter().chain(after).chain(before.map(|(norm, _)| norm));
             params.push(norms.map(RmsNorm::gain).collect::<Vec<_>>());
         }
         let device = params.iter().flatten().next()?.device();

@@ -67,7 +67,7 @@ def shapes(cfg):
             found |= {f"layers.{i}.mlp.depth_{part}.weight": (kv, d) for part in "kv"}
         if policy.block_norms:
             found |= {f"layers.{i}.{half}_norm.weight": (d,) for half in ("attn", "mlp")}
-    own = policy.shapes(cfg["residual"], d, blocks)
+    own = policy.shapes(settings_of(cfg), d, blocks)
     return found | {f"residual.{name}": shape for name, shape in own.items()}
 
 
@@ -123,7 +123,7 @@ class Pass:
         self.cfg, self.cache = model.config.hadal, cache
         self.ago, self.shown = ago, shown
         self.parameters = dict(model.named_parameters())
-        self.settings, self.eps = self.cfg["residual"], self.cfg["norm_eps"]
+        self.settings, self.eps = settings_of(self.cfg), self.cfg["norm_eps"]
         self.blocks, self.subs = range(self.cfg["n_layers"]), range(2 * self.cfg["n_layers"])
         self.slots = []
         each, factor = frequencies(self.cfg, int(positions.max()) + 1)
@@ -140,6 +140,10 @@ class Pass:
 
     def rms(self, x):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+    def depth(self, l):
+        """The number, from 1, that the block of sub-layer l had before others were cut out."""
+        return self.settings["depths"][l // 2] + 1
 
     def norm(self, l, x):
         return self.rms(x) * self.get(f"layers.{l // 2}.{'mlp' if l % 2 else 'attn'}_norm.weight")
@@ -225,6 +229,13 @@ class Pass:
 POLICIES = {}
 
 
+def settings_of(cfg):
+    """The policy's settings, and the numbers that blocks had before others were cut out: some policies compute with them."""
+    removed = cfg.get("removed_blocks", [])
+    depths = [i for i in range(cfg["n_layers"] + len(removed)) if i not in removed]
+    return cfg["residual"] | {"depths": depths, "full_depth": cfg["n_layers"] + len(removed)}
+
+
 def policy_of(settings):
     """The policy that a config's "residual" means. Older files spell Mixture-of-Depths as a prenorm with a capacity."""
     kind = settings["kind"]
@@ -268,7 +279,7 @@ class MixtureOfDepths(Policy):
     kind = "mod"
 
     def routed(self, settings, i):
-        return (i + 1) % settings.get("every", 2) == 0
+        return (settings["depths"][i] + 1) % settings.get("every", 2) == 0
 
     def shapes(self, settings, d, blocks):
         hidden = {"predictor.hidden.weight": (32, d), "predictor.hidden.bias": (32,)}
@@ -295,7 +306,7 @@ class LayerNormScaling(Policy):
 
     def forward(self, run, x):
         for l in run.subs:
-            x = x + run.sub(l, run.norm(l, x) / math.sqrt(l // 2 + 1))
+            x = x + run.sub(l, run.norm(l, x) / math.sqrt(run.depth(l)))
         return x
 
 
@@ -317,16 +328,28 @@ class DeepNorm(PostNorm):
     kind = "deepnorm"
 
     def carry(self, run):
-        return len(run.subs) ** 0.25
+        return (2 * run.settings["full_depth"]) ** 0.25
 
 
 class MixLn(Policy):
     kind = "mixln"
 
     def forward(self, run, x):
-        post = 2 * math.floor(run.settings["post_fraction"] * len(run.blocks))
+        post = math.floor(run.settings["post_fraction"] * run.settings["full_depth"])
         for l in run.subs:
-            x = run.norm(l, x + run.sub(l, x)) if l < post else x + run.branch(l, x)
+            x = run.norm(l, x + run.sub(l, x)) if run.depth(l) <= post else x + run.branch(l, x)
+        return x
+
+
+class Sandwich(Policy):
+    kind = "sandwich"
+
+    def shapes(self, settings, d, blocks):
+        return every(range(2 * blocks), {"post_norm": (d,)})
+
+    def forward(self, run, x):
+        for l in run.subs:
+            x = x + run.rms(run.branch(l, x)) * run.of(l, "post_norm")
         return x
 
 
@@ -375,7 +398,7 @@ class SiameseNorm(Policy):
         for l in run.subs:
             x = post(l, x)
             z = run.branch(l, x + pre(l, y))
-            x, y = x + z / math.sqrt(2 * (l // 2 + 1)), y + z
+            x, y = x + z / math.sqrt(2 * run.depth(l)), y + z
         return post("out", x) + pre("out", y)
 
 

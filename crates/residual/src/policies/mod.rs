@@ -16,6 +16,7 @@ mod mixture_of_depths;
 mod nag;
 mod postnorm;
 mod prenorm;
+mod sandwich;
 mod siamese;
 
 use crate::PolicyConfig;
@@ -27,6 +28,7 @@ policies! {
     LayerNormScaling(lns::LayerNormScalingConfig) = "lns",
     DeepNorm(deepnorm::DeepNormConfig) = "deepnorm",
     MixLn(mixln::MixLnConfig) = "mixln",
+    Sandwich(sandwich::SandwichConfig) = "sandwich",
     Highway(highway::HighwayConfig) = "highway",
     DenseFormer(denseformer::DenseFormerConfig) = "denseformer",
     SiameseNorm(siamese::SiameseNormConfig) = "siamese",
