@@ -22,10 +22,11 @@ mod table;
 mod tests;
 
 pub use error::CompareError;
-pub use execute::{End, Lanes, Progress, Start, Task, Watch, execute};
+use execute::execute;
+pub use execute::{End, Lanes, Progress, Start, Task, Watch};
 pub use folder::SuiteFolder;
 pub use plan::{Pace, PlannedRun};
-pub use results::{Against, Cell, METRIC, Point, Results, RunResult, RunState};
+pub use results::{Against, Cell, Point, Results, RunResult, RunState};
 pub use suite::{Budget, Suite, Variant};
 
 use hadal_report::suite::SuiteTable;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A run's folder, locked for one process.
 #[derive(Debug)]
-pub struct RunFolder {
+pub(crate) struct RunFolder {
     path: PathBuf,
     _lock: File,
 }
@@ -55,7 +55,7 @@ const CONFIG: &str = "config.toml";
 
 impl RunFolder {
     /// A new folder with these settings.
-    pub fn create(path: &Path, config: &RunConfig) -> Result<Self, RunFolderError> {
+    pub(crate) fn create(path: &Path, config: &RunConfig) -> Result<Self, RunFolderError> {
         if path.join(CONFIG).exists() {
             return Err(RunFolderError::Taken { path: path.into() });
         }
@@ -71,7 +71,7 @@ impl RunFolder {
     }
 
     /// An existing folder and its settings.
-    pub fn open(path: &Path) -> Result<(Self, RunConfig), RunFolderError> {
+    pub(crate) fn open(path: &Path) -> Result<(Self, RunConfig), RunFolderError> {
         let file = path.join(CONFIG);
         if !file.exists() {
             return Err(RunFolderError::NoRun { path: path.into() });
@@ -92,7 +92,7 @@ impl RunFolder {
     }
 
     /// The folder.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -103,7 +103,7 @@ impl RunFolder {
     }
 
     /// Where the finished model goes.
-    pub fn model(&self) -> PathBuf {
+    pub(crate) fn model(&self) -> PathBuf {
         self.path.join("model")
     }
 
