@@ -20,6 +20,7 @@ pub(crate) struct RunFolder {
 
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum RunFolderError {
     /// A file cannot be read or written.
     #[error(transparent)]
@@ -30,22 +31,13 @@ pub enum RunFolderError {
         path.display(),
         path.display()
     )]
-    Taken {
-        /// The folder.
-        path: PathBuf,
-    },
+    Taken { path: PathBuf },
     /// There is no run.
     #[error("{} holds no run (no config.toml); start one with `hadal train --out {}`", path.display(), path.display())]
-    NoRun {
-        /// The folder.
-        path: PathBuf,
-    },
+    NoRun { path: PathBuf },
     /// Another process is at work.
     #[error("{} is being trained by another process", path.display())]
-    Busy {
-        /// The folder.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// The settings cannot be read back.
     #[error(transparent)]
     Config(#[from] RunConfigError),
