@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How cost grows: step time with depth, decode time with context. Draws docs/figures/*.svg.
 
-    PYTHON=... benches/scaling.py [--hadal target/release/hadal] [--steps N]
+    PYTHON=... benches/scaling.py [--hadal target/release/hadal] [--steps N] [--residual POLICY]...
 
 Needs matplotlib. Policies of one depth make their steps in turn (`hadal bench`), so that what else the machine does
 disturbs all of them alike; different depths are different runs."""
@@ -19,7 +19,8 @@ import matplotlib.pyplot as plt
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEPTHS = [8, 16, 32, 64]
-POLICIES = ["prenorm", "siamese", "attnres:blocks=4", "attnres", "mgr:streams=4", "hc", "mhc", "nag"]
+# Besides every policy that `hadal policies` lists.
+VARIANTS = ["attnres:blocks=4"]
 MODEL = """[train]
 steps = 1
 batch = 1
@@ -37,13 +38,19 @@ def bench(args, *flags):
     return [json.loads(line) for line in lines.splitlines()]
 
 
+def policies(args):
+    listed = json.loads(subprocess.run([args.hadal, "policies", "--json"], check=True, capture_output=True).stdout)
+    return args.residual or [*(row["config"]["kind"] for row in listed), *VARIANTS]
+
+
 def by_depth(args):
-    times = {policy: [] for policy in POLICIES}
+    names = policies(args)
+    times = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         for depth in DEPTHS:
             model = pathlib.Path(folder) / f"{depth}.toml"
             model.write_text(MODEL.format(depth=depth))
-            flags = [flag for policy in POLICIES for flag in ("--residual", policy)]
+            flags = [flag for name in names for flag in ("--residual", name)]
             sizes = ["--batch", "4", "--seq", "128", "--steps", str(args.steps)]
             for row in bench(args, "--model", str(model), *sizes, *flags):
                 times[row["kind"]].append(row["step_ms_median"])
@@ -52,7 +59,7 @@ def by_depth(args):
 
 def by_context(args):
     flags = ["--decode", "--seq", "2048", "--steps", str(args.steps)]
-    rows = bench(args, *flags, "--residual", "prenorm", "--residual", "mgr:streams=4")
+    rows = bench(args, *flags, "--residual", "prenorm", "--residual", "mgr")
     return {row["kind"]: [(c["context"], c["ms"]) for c in row["contexts"]] for row in rows}
 
 
@@ -72,6 +79,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hadal", default=str(ROOT / "target/release/hadal"))
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--residual", action="append", help="a policy; all of them without it")
     args = parser.parse_args()
     figures = ROOT / "docs/figures"
     figures.mkdir(parents=True, exist_ok=True)
@@ -84,7 +92,8 @@ def main():
     draw(figures / "depth.svg", lines, "blocks", "ms per training step", "4 x 128 tokens, width 64, two threads")
     extra = {
         policy: [(depth, ms / depth) for depth, ms in zip(DEPTHS, times[policy])]
-        for policy in ("prenorm", "mgr:streams=4", "attnres:blocks=4", "attnres")
+        for policy in ("prenorm", "mgr", "attnres:blocks=4", "attnres")
+        if policy in times
     }
     draw(figures / "depth-per-block.svg", extra, "blocks", "ms per block", "flat is linear; full AttnRes rises")
 

@@ -10,8 +10,8 @@ use hadal_study::diagnose::DiagnoseError;
 use hadal_study::prune::PruneError;
 use hadal_study::skip::SkipError;
 use hadal_train::TrainError;
-use std::any::Any;
 use std::io::{self, IsTerminal, Write};
+use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
 /// A command that did not do its job.
@@ -32,21 +32,22 @@ impl Failure {
         Self { code: 1, message: message.to_string() }
     }
 
-    /// A panic: ours to mend, not the user's.
-    pub(crate) fn bug(panic: &(dyn Any + Send)) -> Self {
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("unknown");
-        Self::failed(format!("this is a bug in hadal, please report it: {text}"))
+    /// A panic: ours to mend, not the user's. Nothing if it will become an ordinary error, as those of libraries that
+    /// read broken files do.
+    pub(crate) fn bug(panic: &PanicHookInfo) -> Option<Self> {
+        if hadal_model::is_guarded() {
+            return None;
+        }
+        let text = panic.payload_as_str().unwrap_or("unknown");
+        let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
+        Some(Self::failed(format!("this is a bug in hadal, please report it: {text}{place}")))
     }
 
     /// Prints the message and says how to exit.
     pub(crate) fn report(&self) -> ExitCode {
         let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let (red, plain) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        // Nobody is left to tell if stderr is gone.
+        // There is no one left to tell if stderr is gone.
         let _ = writeln!(io::stderr(), "{red}error{plain}: {}", self.message);
         ExitCode::from(self.code)
     }
@@ -95,5 +96,36 @@ impl From<io::Error> for Failure {
             io::ErrorKind::BrokenPipe => std::process::exit(0),
             _ => Self::failed(format!("cannot write the output: {error}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic;
+    use std::sync::Mutex;
+    use std::thread::{self, ThreadId};
+
+    static REPORTS: Mutex<Vec<(ThreadId, Option<String>)>> = Mutex::new(Vec::new());
+
+    #[test]
+    fn a_panic_is_reported_with_its_place_unless_it_becomes_an_error() {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            let message = Failure::bug(panic).map(|failure| failure.message);
+            REPORTS.lock().unwrap().push((thread::current().id(), message));
+            usual(panic);
+        }));
+        let line = line!() + 1;
+        let _ = panic::catch_unwind(|| panic!("the {} is {}", "sky", "falling"));
+        let guarded = hadal_model::guarded(|| -> Result<(), String> { panic!("a broken file") });
+        assert!(guarded.is_err());
+        // A copy: a panic below would wait for the lock in the hook.
+        let reports = REPORTS.lock().unwrap().clone();
+        let ours = reports.iter().filter(|(thread, _)| *thread == thread::current().id());
+        let messages: Vec<_> = ours.map(|(_, message)| message.as_deref()).collect();
+        let [Some(bug), None] = messages[..] else { panic!("{messages:?}") };
+        assert!(bug.contains("please report it: the sky is falling ("), "{bug}");
+        assert!(bug.contains(&format!("failure.rs:{line}:")), "{bug}");
     }
 }

@@ -25,13 +25,16 @@ struct Cli {
 
 fn main() -> ExitCode {
     memory::keep_pages();
-    // The tokenizer library can panic on a broken file; it is caught and reported as an error, so
-    // the default hook's trace would only be noise.
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|panic| {
+        if let Some(failure) = Failure::bug(panic) {
+            failure.report();
+        }
+    }));
     let outcome = std::panic::catch_unwind(|| Cli::parse().command.run());
     match outcome {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => failure.report(),
-        Err(panic) => Failure::bug(&*panic).report(),
+        // The hook has reported it.
+        Err(_) => ExitCode::FAILURE,
     }
 }

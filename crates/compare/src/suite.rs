@@ -6,7 +6,7 @@
 
 use super::error::CompareError;
 use hadal_files::read_text;
-use hadal_residual::ResidualConfig;
+use hadal_residual::{PolicyConfig, ResidualConfig, kinds_that};
 use hadal_train::{ConfigLayers, RunConfig};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -91,25 +91,29 @@ fn one_thread() -> usize {
     1
 }
 
-/// What a variant may set besides its residual: key, the run's setting, and the kinds that have it.
-const RECIPE: [(&str, &str, &[&str]); 13] = [
-    ("nag_alpha_warmup", "train.nag_alpha_warmup", &["nag"]),
-    ("nag_gate_slowdown", "optimizer.nag_gate_slowdown", &["nag"]),
-    ("skip_rate", "skip.rate", SKIPPING),
-    ("skip_per", "skip.per", SKIPPING),
-    ("skip_gate", "skip.gate", SKIPPING),
-    ("skip_harden", "skip.harden", SKIPPING),
-    ("skip_kv", "skip.kv", SKIPPING),
-    ("skip_eta", "skip.eta", SKIPPING),
-    ("skip_ema", "skip.ema", SKIPPING),
-    ("skip_ramp", "skip.ramp", SKIPPING),
-    ("skip_protect", "skip.protect", SKIPPING),
-    ("skip_guard_share", "skip.guard_share", SKIPPING),
-    ("skip_guard_steps", "skip.guard_steps", SKIPPING),
+/// What a variant whose tokens can skip may set besides its residual: `skip_rate` for the run's `skip.rate`.
+const SKIP_KEYS: [&str; 11] = [
+    "rate",
+    "per",
+    "gate",
+    "harden",
+    "kv",
+    "eta",
+    "ema",
+    "ramp",
+    "protect",
+    "guard_share",
+    "guard_steps",
 ];
 
-/// Kinds whose gates are known before a sub-layer runs.
-const SKIPPING: &[&str] = &["nag", "mgr"];
+/// The run's setting that a key of a variant stands for, if it is of the policy's recipe.
+fn recipe_setting(residual: &dyn PolicyConfig, key: &str) -> Option<String> {
+    if let Some(own) = residual.recipe().iter().find(|own| own.key == key) {
+        return Some(own.setting.to_owned());
+    }
+    let skip = key.strip_prefix("skip_").filter(|skip| SKIP_KEYS.contains(skip))?;
+    residual.can_skip().then(|| format!("skip.{skip}"))
+}
 
 /// More would only ever be a mistyped number.
 const MOST_THREADS: usize = 1024;
@@ -301,7 +305,9 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
     let residual = match table.remove("residual") {
         Some(Value::String(text)) => text.parse().map_err(|error| format!("{error}")),
         Some(value) => value.try_into().map_err(|error: toml::de::Error| error.to_string()),
-        None => Err("is missing; write residual = \"mgr:streams=4\"".into()),
+        None => {
+            Err("is missing; write residual = \"KIND:KEY=VALUE\", such as mgr:streams=4".into())
+        }
     };
     let residual: ResidualConfig = match residual {
         Ok(residual) => residual,
@@ -323,23 +329,33 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
     }
     let mut recipe = Vec::new();
     for (key, value) in table {
-        let known = RECIPE.iter().find(|(name, ..)| *name == key);
-        match known {
-            Some((_, setting, of)) if of.contains(&kind) => {
-                recipe.push(format!("{setting}={value}"));
-            }
-            Some((_, _, of)) => {
-                let of = of.join(" and ");
-                let problem = format!("is of {of}'s recipe, but `{name}` is {kind}; remove it");
-                return refuse(&key, problem);
-            }
-            None => {
-                let problem = format!(
-                    "of variant `{name}` is refused: variants differ in residual alone (and nag in nag_alpha_warmup and nag_gate_slowdown, nag and mgr in skip_rate and the like); write it above all variants, for all of them"
-                );
-                return refuse(&key, problem);
-            }
+        if let Some(setting) = recipe_setting(&*residual, &key) {
+            recipe.push(format!("{setting}={value}"));
+            continue;
         }
+        let of = kinds_that(|policy| recipe_setting(policy, &key).is_some());
+        if !of.is_empty() {
+            let of = of.join(" and ");
+            let problem = format!("is of {of}'s recipe, but `{name}` is {kind}; remove it");
+            return refuse(&key, problem);
+        }
+        let problem = format!(
+            "of variant `{name}` is refused: variants differ in residual alone (and in what its recipe prescribes: \
+             {}); write it above all variants, for all of them",
+            recipes()
+        );
+        return refuse(&key, problem);
     }
     Ok(Variant { name, residual, recipe })
+}
+
+/// What variants may set besides their residual, in words.
+fn recipes() -> String {
+    let own = ResidualConfig::all().into_iter().filter(|policy| !policy.recipe().is_empty());
+    let own = own.map(|policy| {
+        let keys: Vec<_> = policy.recipe().iter().map(|own| own.key).collect();
+        format!("{} in {}", policy.about().kind, keys.join(" and "))
+    });
+    let skipping = kinds_that(|policy| policy.can_skip()).join(" and ");
+    own.chain([format!("{skipping} in skip_rate and the like")]).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,6 @@
 //! Biases: one row that is added to every row.
 
-use crate::simd::add_scaled;
+use crate::simd::{Form, add_scaled};
 use crate::team::each_of;
 
 /// Elements that one task takes.
@@ -9,7 +9,7 @@ const PIECE: usize = 1 << 15;
 /// Adds `bias` to each row of `rows`.
 pub fn add(rows: &mut [f32], bias: &[f32]) {
     let piece = (PIECE / bias.len().max(1)).max(1) * bias.len();
-    each_of(rows.chunks_mut(piece.max(1)), |rows| add_to_each(rows, bias));
+    each_of(rows.chunks_mut(piece.max(1)), |rows| add_to_each(Form::best(), rows, bias));
 }
 
 simd! {
@@ -23,7 +23,7 @@ simd! {
 /// The gradient of a bias of `width` elements: the sum of the rows of `d`.
 pub fn gradient(d: &[f32], width: usize) -> Vec<f32> {
     let mut sum = vec![0.0; width];
-    sum_rows(&mut sum, d);
+    sum_rows(Form::best(), &mut sum, d);
     sum
 }
 

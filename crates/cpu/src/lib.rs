@@ -9,6 +9,7 @@
 mod simd;
 pub mod attention;
 pub mod bias;
+mod buffer;
 mod gemm;
 mod lent;
 pub mod linear;
@@ -31,4 +32,4 @@ mod testing;
 
 pub use route::Route;
 pub use rows::{Rows, Values};
-pub use simd::{is_portable, use_portable};
+pub use simd::{Detected, Form};

@@ -28,6 +28,16 @@ impl<'a> Weight<'a> {
 pub(crate) const FEW: usize = 8;
 
 /// `y[tokens, sum of outs]`.
+///
+/// ```
+/// use hadal_cpu::linear::{Weight, forward};
+///
+/// let x = [1.0, 2.0, 3.0, 4.0]; // two tokens of width 2
+/// let sum = [1.0, 1.0]; // one row
+/// let swap = [0.0, 1.0, 1.0, 0.0];
+/// let y = forward(&x, 2, &[Weight::new(&sum, 2), Weight::new(&swap, 2)]);
+/// assert_eq!(y, [3.0, 2.0, 1.0, 7.0, 4.0, 3.0]);
+/// ```
 pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
     let tokens = x.len() / inputs;
     let width: usize = weights.iter().map(|w| w.out).sum();

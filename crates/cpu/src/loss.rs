@@ -6,7 +6,7 @@
 use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, row_pairs, row_tasks};
 use crate::linear::{Weight, pack_forward};
 use crate::rows::{cut_mut, filled};
-use crate::simd::exp;
+use crate::simd::{Form, exp};
 use crate::team::{share_out, shared_out};
 use crate::work;
 
@@ -71,7 +71,8 @@ pub fn cross_entropy(
                 );
                 let rows = logits.chunks_exact_mut(vocabulary).zip(targets.iter().zip(shares));
                 rows.map(|(logits, (target, share))| {
-                    f64::from(*share) * f64::from(row_loss(logits, *target as usize, *share))
+                    f64::from(*share)
+                        * f64::from(row_loss(Form::best(), logits, *target as usize, *share))
                 })
                 .sum()
             },
@@ -143,7 +144,7 @@ pub fn embed(table: &[f32], width: usize, ids: &[u32]) -> Vec<f32> {
 pub fn embed_backward(d: &[f32], width: usize, ids: &[u32], rows: usize) -> Vec<f32> {
     let mut table = vec![0.0; rows * width];
     for (d, &id) in d.chunks_exact(width).zip(ids) {
-        add_row(&mut table[id as usize * width..][..width], d);
+        add_row(Form::best(), &mut table[id as usize * width..][..width], d);
     }
     table
 }

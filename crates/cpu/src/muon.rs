@@ -5,6 +5,7 @@
 
 use crate::gemm::{Packed, Scratch, Store, View, multiply, row_tasks};
 use crate::rows::{filled, transpose};
+use crate::simd::Form;
 use crate::team::{each_of, share_out};
 use crate::update::{PART, scale, square_sum};
 
@@ -40,12 +41,14 @@ impl Muon<'_> {
         let direction = filled(first.len(), |out| {
             let parts = out.chunks_mut(PART).zip(first.chunks_mut(PART));
             each_of(parts.zip(gradient.chunks(PART)), |((out, first), gradient)| {
-                advance(out, first, gradient, self.momentum);
+                advance(Form::best(), out, first, gradient, self.momentum);
             });
         });
         let orthogonal = self.polynomials.orthogonalise(direction, shape);
         let parts = values.chunks_mut(PART).zip(orthogonal.chunks(PART));
-        each_of(parts, |(values, direction)| go(values, direction, self.keep, self.size));
+        each_of(parts, |(values, direction)| {
+            go(Form::best(), values, direction, self.keep, self.size)
+        });
     }
 }
 
@@ -113,7 +116,7 @@ fn sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed, lower:
         share_out(tasks, Scratch::of_thread, |scratch, (first, out, left)| {
             let add = !old.is_empty();
             if add {
-                copy_scaled(out, &old[first * columns..], share);
+                copy_scaled(Form::best(), out, &old[first * columns..], share);
             }
             let height = out.len() / columns;
             let width = if lower { first + height } else { columns };

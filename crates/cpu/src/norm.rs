@@ -1,17 +1,26 @@
 //! RMSNorm with a gain: `y = g x / sqrt(mean(x^2) + eps)`.
 
 use crate::rows::filled;
-use crate::simd::dot;
+use crate::simd::{Form, dot};
 use crate::team::{each_of, results_of};
 
 /// Rows of one task.
 const TILE: usize = 64;
 
 /// Normalises each row of `gain.len()` elements.
+///
+/// ```
+/// // The mean square of (3, 4) is 12.5.
+/// let y = hadal_cpu::norm::forward(&[3.0, 4.0], &[1.0, 2.0], 0.0);
+/// assert!((y[0] - 3.0 / 12.5_f32.sqrt()).abs() < 1e-6);
+/// assert!((y[1] - 8.0 / 12.5_f32.sqrt()).abs() < 1e-6);
+/// ```
 pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let tile = TILE * gain.len();
     filled(x.len(), |y| {
-        each_of(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| rows(y, x, gain, eps));
+        each_of(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| {
+            rows(Form::best(), y, x, gain, eps)
+        });
     })
 }
 
@@ -36,7 +45,7 @@ pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec
         let inputs = dy.chunks(tile).zip(x.chunks(tile));
         parts = results_of(dx.chunks_mut(tile).zip(inputs), |(dx, (dy, x))| {
             let mut d_gain = vec![0.0; width];
-            rows_backward(dx, &mut d_gain, dy, x, gain, eps);
+            rows_backward(Form::best(), dx, &mut d_gain, dy, x, gain, eps);
             d_gain
         });
     });

@@ -1,64 +1,70 @@
 //! Choosing a kernel's form at run time, and the inner loops that all kernels share.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::OnceLock;
 
-const UNKNOWN: u8 = 0;
-const PORTABLE: u8 = 1;
-const AVX2: u8 = 2;
+/// The instructions that a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Those that every CPU of its kind has.
+    Portable,
+    /// AVX2 with FMA.
+    Avx2(Detected),
+}
 
-static FORM: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// Proof that this CPU has the instructions of a [`Form`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detected(());
 
-/// Whether kernels run in the form that any CPU understands. It is so where AVX2 or FMA are missing,
-/// and where the environment sets `HADAL_PORTABLE`.
-pub fn is_portable() -> bool {
-    match FORM.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            use_portable(std::env::var_os("HADAL_PORTABLE").is_some());
-            is_portable()
+impl Form {
+    /// The best one here, or the portable one if the environment sets `HADAL_PORTABLE`. Decided once for the process.
+    pub fn best() -> Self {
+        static BEST: OnceLock<Form> = OnceLock::new();
+        let decide = || match std::env::var_os("HADAL_PORTABLE") {
+            Some(_) => Self::Portable,
+            None => Self::avx2().unwrap_or(Self::Portable),
+        };
+        *BEST.get_or_init(decide)
+    }
+
+    /// If this CPU has it.
+    pub fn avx2() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Some(Self::Avx2(Detected(())));
         }
-        form => form == PORTABLE,
+        None
     }
 }
 
-/// Asks for the portable form, or for the best one again.
-pub fn use_portable(portable: bool) {
-    let form = if portable || !has_avx2() { PORTABLE } else { AVX2 };
-    FORM.store(form, Ordering::Relaxed);
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx2() -> bool {
-    false
-}
-
-/// Compiles a function twice, for any CPU and for AVX2 with FMA, and calls the right one. In it, `FUSED` says which it is.
+/// Compiles a function once for each [`Form`], and calls the one that its first argument, `form`, names. In it, `FUSED`
+/// says whether the CPU has fused products.
 macro_rules! simd {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+    (
+        $(#[$meta:meta])* $vis:vis fn $name:ident$(<$generic:ident: $bound:path>)?(
+            $($arg:ident: $ty:ty),* $(,)?
+        ) $(-> $ret:ty)? $body:block
+    ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name$(<$generic: $bound>)?(form: $crate::simd::Form, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
-            fn portable<const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
+            fn portable<$($generic: $bound,)? const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
                 #[allow(clippy::too_many_arguments)]
-                fn avx2($($arg: $ty),*) $(-> $ret)? {
-                    portable::<true>($($arg),*)
+                fn avx2$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
+                    portable::<$($generic,)? true>($($arg),*)
                 }
-                if !$crate::simd::is_portable() {
-                    // SAFETY: `is_portable` is false only where AVX2 and FMA were detected.
+                if let $crate::simd::Form::Avx2(_) = form {
+                    // SAFETY: the form carries the proof that AVX2 and FMA were detected.
                     return unsafe { avx2($($arg),*) };
                 }
             }
-            portable::<false>($($arg),*)
+            let _ = form;
+            portable::<$($generic,)? false>($($arg),*)
         }
     };
 }

@@ -1,6 +1,6 @@
 //! Matrix times vector, for steps of one token: every weight is read once, in order.
 
-use crate::simd::dot;
+use crate::simd::{Form, dot};
 use crate::team::each_of;
 
 /// Elements below which a second thread costs more than it brings.
@@ -10,11 +10,11 @@ const ALONE: usize = 1 << 15;
 pub fn matrix_times(matrix: &[f32], x: &[f32], y: &mut [f32]) {
     let inputs = x.len();
     if matrix.len() <= ALONE {
-        return rows_times(matrix, x, y);
+        return rows_times(Form::best(), matrix, x, y);
     }
     let rows = (ALONE / 2).div_ceil(inputs);
     let tasks = y.chunks_mut(rows).zip(matrix.chunks(rows * inputs));
-    each_of(tasks, |(y, matrix)| rows_times(matrix, x, y));
+    each_of(tasks, |(y, matrix)| rows_times(Form::best(), matrix, x, y));
 }
 
 simd! {

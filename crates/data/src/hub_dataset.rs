@@ -5,10 +5,7 @@
 
 use super::error::DataError;
 use super::source::Kind;
-use crate::hub::{RepositoryKind, RepositoryName};
-use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
-use hf_hub::repository::RepoTreeEntry;
-use hf_hub::{HFClientSync, HFError, HFRepositorySync, RepoTypeDataset};
+use crate::hub::{Repository, RepositoryKind, RepositoryName, RequestError, Settings};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,76 +90,31 @@ impl Arrival {
     }
 }
 
-struct Watcher(Arc<Arrival>);
-
-impl ProgressHandler for Watcher {
-    fn on_progress(&self, event: &ProgressEvent) {
-        let ProgressEvent::Download(event) = event else { return };
-        match event {
-            DownloadEvent::Start { total_bytes, .. } => self.0.set(0, *total_bytes),
-            DownloadEvent::Progress { files } => {
-                // One file is fetched at a time.
-                if let Some(file) = files.last() {
-                    self.0.done.store(file.bytes_completed, Ordering::Relaxed);
-                }
-            }
-            DownloadEvent::AggregateProgress { bytes_completed, .. } => {
-                self.0.done.store(*bytes_completed, Ordering::Relaxed);
-            }
-            DownloadEvent::Complete => self.0.set(0, 0),
-        }
-    }
-}
-
 /// A connection to Hugging Face, as the usual variables (`HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT`) say.
 pub(super) struct Hub {
-    client: HFClientSync,
+    settings: Settings,
 }
 
 impl Hub {
     /// Makes ready; nothing is sent yet.
-    pub(super) fn new() -> Result<Self, HFError> {
-        Ok(Self { client: HFClientSync::new()? })
-    }
-
-    /// Another server, asked only once, for tests.
-    #[cfg(test)]
-    fn at(endpoint: &str) -> Result<Self, HFError> {
-        let client =
-            hf_hub::HFClient::builder().endpoint(endpoint).retry_max_attempts(0).build()?;
-        Ok(Self { client: HFClientSync::from_inner(client)? })
+    pub(super) fn new() -> Result<Self, RequestError> {
+        Ok(Self { settings: Settings::from_environment()? })
     }
 
     /// The files of a dataset, sorted: the .parquet ones, or the .jsonl ones where there are none.
     pub(super) fn files(&self, dataset: &DatasetName) -> Result<Vec<HubFile>, DataError> {
         let failed = |reason: String| DataError::Hub { dataset: dataset.to_string(), reason };
         let RepositoryName { owner, name, revision, part } = &dataset.0;
-        let explained = |error: HFError| failed(explain(&error, owner, name));
+        let explained = |error: RequestError| failed(explain(&error, owner, name));
         let repository = self.repository(owner, name);
-        let information =
-            repository.info().maybe_revision(revision.clone()).send().map_err(explained)?;
-        let commit =
-            information.sha.ok_or_else(|| failed("the server names no commit".to_owned()))?;
-        let entries = repository
-            .list_tree()
-            .revision(commit.clone())
-            .maybe_path_in_repo(part.clone())
-            .recursive(true)
-            .send()
-            .map_err(explained)?;
-        let mut files: Vec<HubFile> = entries
-            .into_iter()
-            .filter_map(|entry| match entry {
-                RepoTreeEntry::File { path, size, .. } => Some(HubFile {
-                    owner: owner.clone(),
-                    name: name.clone(),
-                    commit: commit.clone(),
-                    path,
-                    bytes: size,
-                }),
-                RepoTreeEntry::Directory { .. } => None,
-            })
-            .collect();
+        let commit = repository.commit(revision.as_deref()).map_err(explained)?;
+        let entries = repository.files(&commit, part.as_deref()).map_err(explained)?;
+        let file = |path, bytes| {
+            let (owner, name, commit) = (owner.clone(), name.clone(), commit.clone());
+            HubFile { owner, name, commit, path, bytes }
+        };
+        let mut files: Vec<HubFile> =
+            entries.into_iter().map(|entry| file(entry.path, entry.size)).collect();
         keep_data(&mut files);
         if files.is_empty() {
             return Err(failed(
@@ -180,25 +132,23 @@ impl Hub {
         file: &HubFile,
         arrival: &Arc<Arrival>,
     ) -> Result<PathBuf, DataError> {
-        self.repository(&file.owner, &file.name)
-            .download_file()
-            .filename(file.path.clone())
-            .revision(file.commit.clone())
-            .progress(Watcher(Arc::clone(arrival)))
-            .send()
-            .map_err(|error| DataError::Hub {
-                dataset: file.to_string(),
-                reason: explain(&error, &file.owner, &file.name),
-            })
+        let HubFile { owner, name, commit, path, .. } = file;
+        let progress = |done, total| arrival.set(done, total);
+        let fetched = self.repository(owner, name).fetch(commit, path, &progress);
+        arrival.set(0, 0);
+        fetched.map_err(|error| DataError::Hub {
+            dataset: file.to_string(),
+            reason: explain(&error, owner, name),
+        })
     }
 
-    fn repository(&self, owner: &str, name: &str) -> HFRepositorySync<RepoTypeDataset> {
-        self.client.dataset(owner, name)
+    fn repository(&self, owner: &str, name: &str) -> Repository {
+        Repository::new(&self.settings, RepositoryKind::Dataset, owner, name)
     }
 }
 
 /// What helps when a request for a dataset fails.
-pub(super) fn explain(error: &HFError, owner: &str, name: &str) -> String {
+pub(super) fn explain(error: &RequestError, owner: &str, name: &str) -> String {
     crate::hub::explain(error, RepositoryKind::Dataset, owner, name)
 }
 
@@ -260,9 +210,11 @@ mod tests {
 
     #[test]
     fn without_a_network_the_message_says_what_to_do() {
-        // A port that was just free, so that nobody answers.
+        // A port that was just free, so that nothing answers.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let hub = Hub::at(&format!("http://127.0.0.1:{port}")).unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        let settings = Settings::at(&format!("http://127.0.0.1:{port}"), cache.path());
+        let hub = Hub { settings };
         let error = hub.files(&DatasetName::parse("o/n:sample").unwrap()).unwrap_err().to_string();
         assert!(error.contains("dataset o/n:sample: huggingface.co cannot be reached"), "{error}");
         assert!(error.contains("give their directory"), "{error}");

@@ -7,8 +7,8 @@ use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use ::parquet::data_type::{ByteArray, ByteArrayType};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use hadal_files::{Action, file_error};
+use hadal_tokenizer::guarded;
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,7 +116,7 @@ impl ParquetRows {
             if self.group == self.file.num_row_groups() {
                 return Ok(false);
             }
-            let opened = guarded(|| {
+            let opened = guarded(|| -> ::parquet::errors::Result<_> {
                 let group = self.file.get_row_group(self.group)?;
                 let rows = u64::try_from(group.metadata().num_rows()).unwrap_or(0);
                 Ok((rows, group.get_column_reader(self.column)?))
@@ -165,15 +165,6 @@ impl Iterator for ParquetRows {
                 self.group = self.file.num_row_groups();
             })
             .transpose()
-    }
-}
-
-/// Calls the library and turns a panic into an error: it trusts some numbers that come from the file.
-fn guarded<T>(call: impl FnOnce() -> ::parquet::errors::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("its parts contradict each other".to_owned()),
     }
 }
 

@@ -48,6 +48,19 @@ impl Gguf {
     }
 
     /// Reads a file that is in memory already; `path` is what errors call it.
+    ///
+    /// ```
+    /// use hadal_gguf::Gguf;
+    /// use std::path::Path;
+    ///
+    /// // Nothing is believed: this file claims more tensors than its bytes can hold.
+    /// let mut bytes = b"GGUF".to_vec();
+    /// bytes.extend(3u32.to_le_bytes());
+    /// bytes.extend(u64::MAX.to_le_bytes());
+    /// bytes.extend(0u64.to_le_bytes());
+    /// let refusal = Gguf::from_bytes(Path::new("hostile.gguf"), bytes).unwrap_err();
+    /// assert!(refusal.to_string().contains("hostile.gguf"));
+    /// ```
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self, GgufError> {
         Self::new(path, Contents::Held(bytes))
     }

@@ -4,6 +4,19 @@ use crate::value::Value;
 
 /// Keys with values, in order, each key once. Files have a few dozen keys, so they are searched from
 /// the front.
+///
+/// ```
+/// use hadal_gguf::{Metadata, MetadataError};
+///
+/// let mut metadata = Metadata::default();
+/// metadata.set("llama.block_count", 30u32);
+/// // Any width that fits will do.
+/// assert_eq!(metadata.get::<usize>("llama.block_count")?, 30);
+/// assert_eq!(metadata.find::<f32>("llama.rope.freq_base")?, None);
+/// let wrong = metadata.get::<String>("llama.block_count");
+/// assert!(matches!(wrong, Err(MetadataError::Mismatch { .. })));
+/// # Ok::<(), MetadataError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,

@@ -25,6 +25,17 @@ impl TensorInfo {
     ///
     /// # Shapes
     /// `dimensions` in ggml's order: the length of a row first.
+    ///
+    /// ```
+    /// use hadal_gguf::{TensorInfo, TensorType};
+    ///
+    /// let info = TensorInfo::new("blk.0.attn_q.weight", &[64, 3], TensorType::Q8_0)?;
+    /// assert_eq!((info.row_length(), info.rows()), (64, 3));
+    /// assert_eq!(info.byte_length(), 3 * 2 * 34); // two blocks of 32 numbers in each row
+    /// // Rows of 50 are no multiple of a block.
+    /// assert!(TensorInfo::new("x", &[50, 3], TensorType::Q8_0).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(
         name: impl Into<String>,
         dimensions: &[usize],

@@ -42,7 +42,7 @@ struct Storage(FlexTensor);
 
 impl Values for Storage {
     fn values(&self) -> &[f32] {
-        self.0.as_slice::<f32>().unwrap_or_default()
+        self.0.as_slice::<f32>().expect("fused operations take f32 in order")
     }
 }
 
@@ -54,7 +54,7 @@ fn rows(tensor: FlexTensor) -> Rows {
 
 /// The values of a tensor where they are, without a copy if they lie in order; nothing if it lives elsewhere than on
 /// Flex, is part of a graph, or is not f32.
-pub fn share<const D: usize>(tensor: Tensor<D>) -> Option<Rows> {
+pub fn lend<const D: usize>(tensor: Tensor<D>) -> Option<Rows> {
     let tensor = tensor.try_into_primitive::<Flex>().ok()?;
     (tensor.dtype() == DType::F32).then(|| rows(tensor))
 }
@@ -63,7 +63,7 @@ fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape.to_vec()))
 }
 
-/// Runs an operation on up to seven tensors and gives the result its shape.
+/// Runs an operation on up to nine tensors and gives the result its shape.
 pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>) -> Tensor<D> {
     count_call();
     let operation: SharedOperation = Arc::new(operation);
@@ -252,9 +252,8 @@ impl Recorded {
         saved: Vec<Vec<f32>>,
     ) -> Self {
         let nothing: Rows = Arc::new(Vec::new());
-        let keep = |(i, input): (usize, &Rows)| match operation.keeps(i) {
-            true => input.clone(),
-            false => nothing.clone(),
+        let keep = |(i, input): (usize, &Rows)| {
+            if operation.keeps(i) { input.clone() } else { nothing.clone() }
         };
         let inputs = inputs.iter().enumerate().map(keep).collect();
         Self { operation, inputs, shapes, saved }

@@ -1,10 +1,11 @@
 //! A residual policy between two sub-layers, fused: see `hadal_cpu::streams`.
 
 use crate::bridge::{Operation, Output, run};
+use crate::lock::lock;
 use burn::tensor::Tensor;
 use hadal_cpu::streams::Stream;
 use hadal_cpu::{Route, Rows};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A depth state that is carried past the sub-layers, one junction after another.
 ///
@@ -20,16 +21,16 @@ impl Junctions {
         Self { stream: Arc::new(Mutex::new(stream)) }
     }
 
-    /// Goes through the next junction: from a write to the next sub-layer's input, and who runs it.
+    /// Goes through the next junction: from a write to the next sub-layer's input, and the tokens that run it.
     ///
     /// # Shapes
     /// - `write` and output: `[B, T, d]`
     /// - `params`: as the stream defines
-    pub fn pass(&mut self, write: Tensor<3>, params: Tensor<1>) -> (Tensor<3>, Option<Route>) {
+    pub fn forward(&mut self, write: Tensor<3>, params: Tensor<1>) -> (Tensor<3>, Option<Route>) {
         let shape = write.dims();
         let operation = Junction { stream: self.stream.clone(), shape };
         let input = run(operation, vec![write.into(), params.into()]);
-        let route = self.stream.lock().unwrap_or_else(PoisonError::into_inner).route();
+        let route = lock(&self.stream).route();
         (input, route)
     }
 }
@@ -42,13 +43,13 @@ struct Junction {
 
 impl Operation for Junction {
     fn forward(&self, inputs: &[Rows], _: bool) -> Output {
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = lock(&self.stream);
         let values = stream.forward(inputs[0].clone(), inputs[1].values());
         Output { values, shape: self.shape.to_vec(), saved: Vec::new() }
     }
 
     fn backward(&self, d: Rows, inputs: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = lock(&self.stream);
         let gradient = stream.backward(d.values(), inputs[1].values());
         vec![gradient.write, gradient.params]
     }

@@ -9,27 +9,26 @@
 mod attention;
 mod bridge;
 mod embed;
-mod heads;
 mod junction;
 mod linear;
+mod lock;
 mod loss;
 mod mlp;
 mod path;
 mod read_back;
 mod rms;
 mod route;
-mod routed;
 mod seen;
 mod step;
 mod tensors;
 
 pub use attention::{
-    AttentionShape, AttentionWeights, HeadGains, RopeTables, attention, continued_attention,
+    Asking, AttentionCall, AttentionShape, AttentionWeights, DepthSlots, HeadGains, Keys,
+    Projections, RopeTables, attention, continued_attention, mix_heads, project_heads,
 };
-pub use bridge::share;
+pub use bridge::lend;
 pub use embed::embed;
 pub use hadal_cpu::{Route, Rows};
-pub use heads::{DepthSlots, mix_heads, project_heads};
 pub use junction::Junctions;
 pub use linear::linear;
 pub use loss::{Targets, head_loss};
@@ -38,7 +37,6 @@ pub use path::{fused_calls, fuses, plainly};
 pub use read_back::{ReadBackError, read_back};
 pub use rms::{inverse_rms, rms, rms_norm};
 pub use route::{gather, indices, scatter};
-pub use routed::{Asking, Keys, continued_routed_attention, mix_routed_heads, routed_attention};
 pub use seen::{SeenRows, SeenTokens};
 pub use step::{AttentionStep, LinearStep, MlpStep, Room};
 pub use tensors::{change_values, take_gradient};

@@ -1,8 +1,9 @@
 //! Keys and values of the tokens seen so far, as a fused attention keeps them.
 
-use crate::routed::Asking;
-use hadal_cpu::attention::{KeyValues, Keys, Shape, Slots, forward, forward_routed};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::attention::Projected;
+use crate::lock::lock;
+use hadal_cpu::attention::{KeyValues, Shape, Slots};
+use std::sync::{Arc, Mutex};
 
 /// Rows from which on all new tokens are mixed at once instead of one after another.
 const MANY: usize = 8;
@@ -67,67 +68,36 @@ impl SeenTokens {
 
     /// Takes back.
     pub fn take(self) -> SeenRows {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.0))
     }
 
     /// Attends from those new tokens that ask to all before them, and adds those that have keys.
-    pub(crate) fn attend_routed(
+    pub(crate) fn attend(
         &self,
-        queries: &[f32],
-        key_values: &[f32],
+        projected: &Projected<Vec<f32>>,
         shape: &Shape,
-        asking: &Asking,
+        batch: usize,
     ) -> Vec<f32> {
-        let Asking { route, keys } = asking;
         let (time, width) = (shape.time, shape.heads * shape.head_dim);
-        let key_width = 2 * shape.kv_heads * shape.head_dim;
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.rows.resize_with(route.tokens() / time, KeyValues::default);
+        let mut seen = lock(&self.0);
+        seen.rows.resize_with(batch, KeyValues::default);
         let at_once = time > MANY && seen.rows.iter().all(KeyValues::is_empty);
-        let mut mixed = match at_once {
-            true => {
-                forward_routed(queries, key_values, shape, &Slots::default(), route, *keys).mixed
-            }
-            false => vec![0.0; route.len() * width],
+        let mut mixed = if at_once {
+            projected.mix(shape, &Slots::default()).mixed
+        } else {
+            vec![0.0; projected.asking(batch * time) * width]
         };
-        let mut askers = queries.chunks_exact(width).zip(mixed.chunks_exact_mut(width));
-        let mut key_values = key_values.chunks_exact(key_width);
-        for (token, asks) in route.decisions().into_iter().enumerate() {
+        let mut outputs = mixed.chunks_exact_mut(width);
+        for (token, (query, key_value)) in projected.tokens(shape).into_iter().enumerate() {
             let (seen, t) = (&mut seen.rows[token / time], token % time);
-            if (asks || *keys == Keys::All)
-                && let Some(row) = key_values.next()
-            {
-                seen.add(row, t, shape);
+            if let Some(key_value) = key_value {
+                seen.add(key_value, t, shape);
             }
-            if asks
-                && let Some((query, mixed)) = askers.next()
+            if let Some(query) = query
+                && let Some(mixed) = outputs.next()
                 && !at_once
             {
                 seen.ask(query, t, shape, mixed);
-            }
-        }
-        mixed
-    }
-
-    /// Attends from new tokens to all before them, and adds them.
-    pub(crate) fn attend(&self, joined: &[f32], shape: &Shape, batch: usize) -> Vec<f32> {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.rows.resize_with(batch, KeyValues::default);
-        let row = joined.len() / batch;
-        let nothing_seen = seen.rows.iter().all(KeyValues::is_empty);
-        let parts = seen.rows.iter_mut().zip(joined.chunks_exact(row));
-        if shape.time > MANY && nothing_seen {
-            let mixed = forward(joined, shape, &Slots::default()).mixed;
-            parts.for_each(|(seen, joined)| seen.extend(joined, shape));
-            return mixed;
-        }
-        let (half, width) = (shape.head_dim / 2, shape.heads * shape.head_dim);
-        let mut mixed = vec![0.0; batch * shape.time * width];
-        for ((seen, joined), mixed) in parts.zip(mixed.chunks_exact_mut(shape.time * width)) {
-            let tokens = joined.chunks_exact(row / shape.time).zip(mixed.chunks_exact_mut(width));
-            for (t, (joined, mixed)) in tokens.enumerate() {
-                let (cos, sin) = (&shape.cos[t * half..], &shape.sin[t * half..]);
-                seen.step(joined, &Shape { cos, sin, ..*shape }, mixed);
             }
         }
         mixed

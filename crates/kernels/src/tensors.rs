@@ -1,14 +1,18 @@
 //! Parameters and gradients between tensors and vectors, without copies where that is possible.
 
+use crate::read_back::read_back;
 use burn::tensor::{Gradients, Tensor};
 
-/// Takes a parameter's gradient out of all gradients.
+/// Takes a parameter's gradient out of all gradients; `None` if it has none.
+///
+/// # Panics
+/// If the gradient cannot be read back from its device.
 pub fn take_gradient<const D: usize>(
     tensor: &Tensor<D>,
     gradients: &mut Gradients,
 ) -> Option<Vec<f32>> {
     // The container held the only reference, so the vector is moved out.
-    tensor.grad_remove(gradients)?.into_data().try_into_vec().ok()
+    Some(read_back(tensor.grad_remove(gradients)?).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Changes the values of a tensor where they are; they are copied only if something else holds them

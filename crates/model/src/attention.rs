@@ -4,7 +4,6 @@
 
 mod plain;
 
-pub(crate) use self::plain::RowsAsking;
 use crate::config::{AttentionBias, ModelConfig};
 use crate::layers::Linear;
 use crate::mlp::DepthProjection;
@@ -12,9 +11,8 @@ use crate::rope::Rope;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use hadal_kernels::{
-    Asking, AttentionShape, AttentionWeights, DepthSlots, HeadGains, Route, SeenTokens, attention,
-    continued_attention, continued_routed_attention, gather, mix_heads, mix_routed_heads,
-    project_heads, routed_attention, scatter,
+    Asking, AttentionCall, AttentionShape, AttentionWeights, DepthSlots, HeadGains, Projections,
+    Route, SeenTokens, attention, continued_attention, gather, mix_heads, project_heads, scatter,
 };
 use hadal_residual::{Matrix, RmsNorm, Weights};
 
@@ -83,82 +81,79 @@ impl Attention {
         self.window
     }
 
-    /// The whole sub-layer as one operation, for rows that begin at their first position.
+    /// The whole sub-layer as one operation, for rows that begin at their first position. A route must not be empty.
     ///
     /// # Shapes
     /// - `x` and output: `[B, T, d]`
-    pub(crate) fn fused(&self, x: Tensor<3>, rope: &Rope, recompute: bool) -> Tensor<3> {
-        attention(x, self.weights(), self.shape(), rope.tables(), recompute)
+    pub(crate) fn fused(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        asking: Option<Asking>,
+        recompute: bool,
+    ) -> Tensor<3> {
+        attention(x, self.weights(), self.call(rope, asking, recompute))
     }
 
-    /// The sub-layer with depth slots, and what it leaves to later blocks.
+    /// The same for rows that continue what was seen before, and are added to it. A route may be empty.
+    pub(crate) fn continued(
+        &self,
+        x: Tensor<3>,
+        rope: &Rope,
+        asking: Option<Asking>,
+        seen: SeenTokens,
+    ) -> Tensor<3> {
+        continued_attention(x, self.weights(), self.call(rope, asking, false), seen)
+    }
+
+    fn call<'a>(
+        &self,
+        rope: &'a Rope,
+        asking: Option<Asking>,
+        recompute: bool,
+    ) -> AttentionCall<'a> {
+        AttentionCall { shape: self.shape(), rope: rope.tables(), asking, recompute }
+    }
+
+    /// The sub-layer with depth slots, and what it leaves to later blocks: all tokens leave something, those that are
+    /// not on the route too. A route must not be empty.
     pub(crate) fn with_slots(
         &self,
         x: Tensor<3>,
         rope: &Rope,
         slots: &[KeyValue],
-    ) -> (Tensor<3>, KeyValue) {
-        let AttentionWeights { q, k, v, norms, bias, .. } = self.weights();
-        let joined = project_heads(x, [q, k, v]);
-        let joined = match bias {
-            None => joined,
-            Some(bias) => joined + bias.unsqueeze(),
-        };
-        let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let part = |at, width| joined.clone().narrow(2, at, width);
-        let own =
-            self.finish_slot(part(q_width, kv_width), part(q_width + kv_width, kv_width), rope);
-        let slots = depth_slots(slots);
-        let mixed = mix_heads(joined, norms, slots, self.shape(), rope.tables());
-        (self.o.forward(mixed), own)
-    }
-
-    /// The same for rows that continue what was seen before, and are added to it.
-    pub(crate) fn continued(&self, x: Tensor<3>, rope: &Rope, seen: SeenTokens) -> Tensor<3> {
-        continued_attention(x, self.weights(), self.shape(), rope.tables(), seen)
-    }
-
-    /// [`Attention::fused`] for the tokens on a route, of which there must be one.
-    pub(crate) fn routed(
-        &self,
-        x: Tensor<3>,
-        rope: &Rope,
-        recompute: bool,
-        asking: Asking,
-    ) -> Tensor<3> {
-        routed_attention(x, self.weights(), self.shape(), rope.tables(), recompute, asking)
-    }
-
-    /// [`Attention::continued`] for the tokens on a route.
-    pub(crate) fn continued_routed(
-        &self,
-        x: Tensor<3>,
-        rope: &Rope,
-        seen: SeenTokens,
-        asking: Asking,
-    ) -> Tensor<3> {
-        continued_routed_attention(x, self.weights(), self.shape(), rope.tables(), seen, asking)
-    }
-
-    /// [`Attention::with_slots`] for the tokens on a route, of which there must be one; all tokens leave
-    /// something to later blocks.
-    pub(crate) fn routed_with_slots(
-        &self,
-        x: Tensor<3>,
-        rope: &Rope,
-        slots: &[KeyValue],
-        route: &Route,
+        route: Option<&Route>,
     ) -> (Tensor<3>, KeyValue) {
         let [batch, time, _] = x.dims();
-        let queries = self.q.forward(gather(x.clone(), route));
-        let (key, value) = (self.k.forward(x.clone()), self.v.forward(x));
-        let key_values = Tensor::cat(vec![key.clone(), value.clone()], 2);
-        let own = self.finish_slot(key, value, rope);
-        let norms = self.weights().norms;
-        let (slots, shape) = (depth_slots(slots), self.shape());
-        let mixed =
-            mix_routed_heads(queries, key_values, norms, slots, shape, rope.tables(), route);
-        (scatter(self.o.forward(mixed), route, [batch, time]), own)
+        let AttentionWeights { q, k, v, norms, bias, .. } = self.weights();
+        let (projections, own) = match route {
+            None => {
+                let joined = project_heads(x, [q, k, v]);
+                let joined = match bias {
+                    None => joined,
+                    Some(bias) => joined + bias.unsqueeze(),
+                };
+                let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+                let part = |at, width| joined.clone().narrow(2, at, width);
+                let own = self.finish_slot(part(queries, keys), part(queries + keys, keys), rope);
+                (Projections::Joined(joined), own)
+            }
+            Some(route) => {
+                let queries = self.q.forward(gather(x.clone(), route));
+                let (key, value) = (self.k.forward(x.clone()), self.v.forward(x));
+                let key_values = Tensor::cat(vec![key.clone(), value.clone()], 2);
+                let own = self.finish_slot(key, value, rope);
+                (Projections::Routed { queries, key_values, route }, own)
+            }
+        };
+        let slots = depth_slots(slots);
+        let output = mix_heads(projections, norms, slots, self.shape(), rope.tables());
+        let output = self.o.forward(output);
+        let output = match route {
+            None => output,
+            Some(route) => scatter(output, route, [batch, time]),
+        };
+        (output, own)
     }
 
     /// The matrices, gains and biases.

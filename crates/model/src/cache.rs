@@ -6,7 +6,7 @@
 use crate::attention::KeyValue;
 use crate::config::ModelConfig;
 use burn::tensor::{Tensor, TensorData};
-use hadal_kernels::{SeenRows, SeenTokens};
+use hadal_kernels::{ReadBackError, SeenRows, SeenTokens, read_back};
 
 /// A decoding state for one batch.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ enum Seen {
 #[derive(Clone, Debug)]
 struct SeenTensors {
     stored: KeyValue,
-    /// Of each row, the positions whose keys exist; `None` for all.
+    /// The positions whose keys exist, row by row; `None` for all.
     present: Option<Vec<Vec<u32>>>,
 }
 
@@ -157,10 +157,14 @@ impl Cache {
     }
 
     /// What a layer has seen, as fused operations keep it.
+    ///
+    /// # Panics
+    /// If what plain operations left cannot be read back from its device.
     pub(crate) fn rows(&mut self, layer: usize) -> &mut SeenRows {
         let seen = &mut self.layers[layer];
         if let Some(Seen::Tensors(tensors)) = seen {
-            *seen = Some(Seen::Rows(rows(&tensors.stored, self.length)));
+            let rows = rows(&tensors.stored, self.length);
+            *seen = Some(Seen::Rows(rows.unwrap_or_else(|error| panic!("{error}"))));
         }
         match seen.get_or_insert_with(|| Seen::Rows(SeenRows::default())) {
             Seen::Rows(seen) => seen,
@@ -185,12 +189,11 @@ fn tensors(seen: &SeenRows, like: &KeyValue) -> KeyValue {
     KeyValue { key: tensor(keys), value: tensor(values) }
 }
 
-fn rows(seen: &KeyValue, length: usize) -> SeenRows {
+fn rows(seen: &KeyValue, length: usize) -> Result<SeenRows, ReadBackError> {
     let [batch, heads, _, width] = seen.key.dims();
-    let values = |tensor: &Tensor<4>| -> Vec<f32> {
-        tensor.clone().narrow(2, 0, length).try_into_vec_as().unwrap_or_default()
-    };
-    SeenRows::from_vectors(&values(&seen.key), &values(&seen.value), [batch, heads, width])
+    let values = |tensor: &Tensor<4>| read_back(tensor.clone().narrow(2, 0, length));
+    let (keys, values) = (values(&seen.key)?, values(&seen.value)?);
+    Ok(SeenRows::from_vectors(&keys, &values, [batch, heads, width]))
 }
 
 /// Writes `new` behind the first `length` entries, doubling the room when it is used up.

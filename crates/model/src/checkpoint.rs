@@ -87,6 +87,17 @@ fn list(problems: &[String]) -> String {
 }
 
 /// Reads a model: a directory of ours, a Hugging Face one of a known family, or a GGUF file.
+///
+/// ```
+/// use hadal_model::{Device, Pass, Tokens, load};
+/// use std::path::Path;
+///
+/// let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/mgr-competitive");
+/// let model = load(&golden, &Device::flex())?;
+/// let logits = model.decoder.logits(&Tokens::row(&[1, 2, 3]), Pass::default())?;
+/// assert_eq!(logits.dims(), [1, 3, 41]); // batch, time, vocabulary
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn load(path: &Path, device: &Device) -> Result<Checkpoint, CheckpointError> {
     let ModelFiles { config, begin, ends, weights } = ModelFiles::open(path)?;
     let mut reading = Reading::new(&*weights);

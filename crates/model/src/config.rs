@@ -103,6 +103,9 @@ pub struct ModelConfig {
     /// Where attention sees the last positions alone, if anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sliding_window: Option<SlidingWindow>,
+    /// Blocks that were cut out, by the numbers they had; only for policies that compute with a block's number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed_blocks: Vec<usize>,
     /// The residual policy.
     pub residual: ResidualConfig,
 }
@@ -137,6 +140,35 @@ fn refuse(
 type Bound = (&'static str, fn(&ModelConfig) -> usize, usize);
 
 impl ModelConfig {
+    /// Three small blocks without anything optional, for tests: a test names what matters to it and takes the rest
+    /// from here.
+    #[doc(hidden)]
+    pub fn tiny() -> Self {
+        Self {
+            model_type: MODEL_TYPE.into(),
+            vocab_size: 19,
+            d_model: 16,
+            n_layers: 3,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 6,
+            d_ff: 24,
+            mlp: MlpKind::Relu2,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-7,
+            qk_norm: false,
+            tie_embeddings: true,
+            depth_kv: DepthKv::None,
+            max_seq_len: 32,
+            attention_bias: None,
+            mlp_bias: false,
+            rope_scaling: None,
+            sliding_window: None,
+            removed_blocks: Vec::new(),
+            residual: ResidualConfig::default(),
+        }
+    }
+
     /// Far beyond any model, close enough that counting never overflows and that a mistyped
     /// number is refused before memory is asked for.
     const BOUNDS: [Bound; 9] = [
@@ -148,7 +180,7 @@ impl ModelConfig {
         ("head_dim", |c| c.head_dim, 1 << 14),
         ("d_ff", |c| c.d_ff, 1 << 24),
         ("max_seq_len", |c| c.max_seq_len, 1 << 30),
-        // Of numbers that have passed the lines above.
+        // The numbers have passed the lines above.
         ("n_heads * head_dim", |c| c.n_heads * c.head_dim, 1 << 20),
     ];
 
@@ -184,10 +216,19 @@ impl ModelConfig {
             refuse("rope_scaling", value, reason)?;
         }
         self.check_window()?;
+        let rising = self.removed_blocks.windows(2).all(|pair| pair[0] < pair[1]);
+        let depth = self.n_layers + self.removed_blocks.len();
+        if !rising || self.removed_blocks.last().is_some_and(|&last| last >= depth) {
+            let reason = format!(
+                "they must be blocks between 0 and {} of the model before the cut, each once and in rising order",
+                depth - 1
+            );
+            refuse("removed_blocks", format!("{:?}", self.removed_blocks), reason)?;
+        }
         self.residual.check(&self.dimensions())?;
         if self.residual.skipped_keys() == SkippedKeys::Drop && self.depth_kv != DepthKv::None {
             let reason = "tokens leave depth slots behind, but the residual policy drops the keys of tokens \
-                          that skip; set depth_kv to \"none\", or skip_kv of nag or mgr to \"keep\"";
+                          that skip; set depth_kv to \"none\", or its skip_kv to \"keep\"";
             refuse("depth_kv", "not \"none\"", reason)?;
         }
         Ok(())
@@ -231,7 +272,8 @@ impl ModelConfig {
 
     /// What the residual policy needs to know.
     pub fn dimensions(&self) -> Dimensions {
-        Dimensions { width: self.d_model, blocks: self.n_layers, norm_eps: self.norm_eps }
+        let removed = self.removed_blocks.clone();
+        Dimensions { removed, ..Dimensions::new(self.d_model, self.n_layers, self.norm_eps) }
     }
 
     /// Width of all keys, or of all values, of a layer.
@@ -239,7 +281,7 @@ impl ModelConfig {
         self.n_kv_heads * self.head_dim
     }
 
-    /// Whether the MLP of a block leaves a depth slot: there is nobody to read the last one's.
+    /// Whether the MLP of a block leaves a depth slot: no block would read the last one's.
     pub(crate) fn mlp_leaves_slot(&self, block: usize) -> bool {
         self.depth_kv == DepthKv::AttentionMlp && block + 1 < self.n_layers
     }
@@ -250,28 +292,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn small() -> ModelConfig {
-        ModelConfig {
-            model_type: MODEL_TYPE.into(),
-            vocab_size: 19,
-            d_model: 12,
-            n_layers: 3,
-            n_heads: 4,
-            n_kv_heads: 2,
-            head_dim: 4,
-            d_ff: 20,
-            mlp: MlpKind::Relu2,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-6,
-            qk_norm: false,
-            tie_embeddings: true,
-            depth_kv: DepthKv::None,
-            max_seq_len: 32,
-            attention_bias: None,
-            mlp_bias: false,
-            rope_scaling: None,
-            sliding_window: None,
-            residual: ResidualConfig::default(),
-        }
+        ModelConfig { d_model: 12, head_dim: 4, d_ff: 20, norm_eps: 1e-6, ..ModelConfig::tiny() }
     }
 
     fn complaint(change: impl FnOnce(&mut ModelConfig)) -> String {
@@ -324,7 +345,9 @@ pub(crate) mod tests {
     #[test]
     fn what_says_nothing_is_left_out_of_the_file() {
         let text = serde_json::to_string(&small()).unwrap();
-        for key in ["attention_bias", "mlp_bias", "rope_scaling", "sliding_window"] {
+        for key in
+            ["attention_bias", "mlp_bias", "rope_scaling", "sliding_window", "removed_blocks"]
+        {
             assert!(!text.contains(key), "{key}");
         }
         let config = ModelConfig {

@@ -118,7 +118,7 @@ impl Branches {
         let time = config.max_seq_len;
         let mut sum = Self { flops: 0, kv: 0, saved: 0 };
         for block in 0..config.n_layers {
-            let running = config.residual.running(block, time);
+            let running = config.residual.running(block, time, &config.dimensions());
             // Those who run see each other, where they stand in the sequence or not: twice the mean number of
             // keys, so that it stays whole.
             let double_context = 2 * seen_keys(0, running, config.window(block)) / running as u64;

@@ -1,19 +1,18 @@
 //! The model: embedding, blocks, one residual policy, head.
 
+mod parameters;
+
 use crate::config::{ConfigError, DepthKv, ModelConfig};
 use crate::layers::{Block, Layers};
 use crate::loss::shares;
-use crate::pass::{Pass, PassError, Tokens};
+use crate::pass::{Pass, PassError, Tokens, Variant};
 use crate::rope::Rope;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Tensor};
-use hadal_kernels::{Targets, change_values, embed, fuses, head_loss, linear, take_gradient};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use hadal_kernels::{Targets, embed, fuses, head_loss, linear};
 use hadal_residual::{
-    AnyResidual, BASE_STD, Conduct, Declared, Init, Memory, ResidualConfig, Silent, Site,
-    SkippedKeys, Skipping, Stored, Weights,
+    AnyResidual, Declared, Init, Site, SkippedKeys, Skipping, Stored, Traversal, Weights,
 };
-use std::collections::HashMap;
-use std::mem;
 
 /// A decoder-only Transformer.
 #[derive(Module, Debug)]
@@ -26,10 +25,6 @@ pub struct Decoder {
     config: ModelConfig,
     #[module(skip)]
     declared: Vec<Declared>,
-    #[module(skip)]
-    memory: Memory,
-    #[module(skip)]
-    left_out: Vec<Site>,
 }
 
 impl Decoder {
@@ -53,12 +48,9 @@ impl Decoder {
     /// Builds the model from wherever the weights come from. The config must have been checked.
     pub(crate) fn declare(config: &ModelConfig, mut weights: Weights) -> Self {
         let table = [config.vocab_size, config.d_model];
-        let (embed_init, head_init) = match &config.residual {
-            // The magnitude of an embedding is where NAG's inverse temperature starts, so it must not
-            // be tiny: logits are bounded by it. Its mean has no meaning.
-            ResidualConfig::NormAgnostic(_) => (Init::CentredRows { std: 1.0 }, Init::UnitRows),
-            _ => (Init::Normal { std: BASE_STD }, Init::Normal { std: BASE_STD }),
-        };
+        let tables = config.residual.tables();
+        let embed_init = Init::Rows { std: tables.embed_std, rule: tables.embed_rows };
+        let head_init = Init::Rows { std: tables.head_std, rule: tables.head_rows };
         Self {
             embed: weights.param("embed.weight", table, embed_init),
             head: (!config.tie_embeddings).then(|| weights.param("head.weight", table, head_init)),
@@ -66,8 +58,6 @@ impl Decoder {
             residual: config.residual.init(&config.dimensions(), &mut weights),
             config: config.clone(),
             declared: weights.declared(),
-            memory: Memory::default(),
-            left_out: Vec::new(),
         }
     }
 
@@ -79,18 +69,6 @@ impl Decoder {
     /// Every parameter's name and shape.
     pub fn declared(&self) -> &[Declared] {
         &self.declared
-    }
-
-    /// Sets what the backward pass may compute again instead of keeping it.
-    pub fn remember(&mut self, memory: Memory) {
-        self.memory = memory;
-    }
-
-    /// Leaves sub-layers out of every pass from now on, besides those that a pass names itself.
-    pub fn leave_out(&mut self, sites: &[Site]) -> Result<(), PassError> {
-        self.check_absent(sites)?;
-        self.left_out = sites.to_vec();
-        Ok(())
     }
 
     /// The logits of every position, or of the last one.
@@ -149,7 +127,7 @@ impl Decoder {
     /// The sub-layers that a pass without `absent` goes past.
     pub(crate) fn present(&self, absent: &[Site]) -> Vec<Site> {
         let sites = (0..2 * self.blocks.len()).map(Site::new);
-        sites.filter(|site| !absent.contains(site) && !self.left_out.contains(site)).collect()
+        sites.filter(|site| !absent.contains(site)).collect()
     }
 
     /// What the head multiplies, `[B, T, d]`, and what the policy learns besides.
@@ -158,8 +136,9 @@ impl Decoder {
         tokens: &Tokens,
         pass: Pass,
     ) -> Result<(Tensor<3>, Option<Tensor<1>>), PassError> {
-        let Pass { mut cache, absent, probe, mut tally, mut record, replay, .. } = pass;
-        let absent = &[absent, &self.left_out].concat();
+        let Pass { mut cache, absent, mode, memory, probe, mut tally, mut record, replay, .. } =
+            pass;
+        let variant = Variant { absent, mode };
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens.ids(), start + tokens.time())?;
         self.check_absent(absent)?;
@@ -186,7 +165,7 @@ impl Decoder {
             tally.begin(&self.config, tokens.batch(), time, start);
         }
         if let Some(record) = &mut record {
-            record.begin(tokens, absent, 2 * self.blocks.len());
+            record.begin(tokens, variant, 2 * self.blocks.len());
         }
         // Caches and slots would miss what a sub-layer that is not run leaves for others.
         let alone = cache.is_none() && self.config.depth_kv == DepthKv::None;
@@ -197,16 +176,17 @@ impl Decoder {
             rope: Rope::new(start, time, &self.config, &device),
             cache: cache.as_deref_mut(),
             absent,
-            memory: self.memory,
+            recompute: memory.recompute,
             slots: Vec::new(),
             skipped_keys,
             start,
             tally,
             extra_loss: None,
             record,
-            replay: replay.map(|replay| (replay, replay.agreeing(tokens, absent))),
+            replay: replay.map(|replay| (replay, replay.agreeing(tokens, variant))),
         };
-        let hidden = self.residual.traverse(embedding, &mut layers, probe.unwrap_or(&mut Silent));
+        let mut traversal = Traversal { mode, memory, probe };
+        let hidden = self.residual.traverse(embedding, &mut layers, &mut traversal);
         let extra_loss = layers.extra_loss.take();
         if let Some(cache) = cache {
             cache.advance(time);
@@ -229,116 +209,31 @@ impl Decoder {
         }
         self.check_vocabulary(ids)?;
         let max_seq_len = self.config.max_seq_len;
-        match length > max_seq_len {
-            true => Err(PassError::TooLong { length, max_seq_len }),
-            false => Ok(()),
+        if length > max_seq_len {
+            return Err(PassError::TooLong { length, max_seq_len });
         }
+        Ok(())
     }
 
-    /// Whether these sub-layers can be left out.
-    pub(crate) fn check_absent(&self, absent: &[Site]) -> Result<(), PassError> {
+    /// Refuses sub-layers that cannot be left out.
+    pub fn check_absent(&self, absent: &[Site]) -> Result<(), PassError> {
         let sites = 2 * self.blocks.len();
         if let Some(&site) = absent.iter().find(|site| site.index >= sites) {
             return Err(PassError::UnknownSite { site, sites });
         }
-        match absent.iter().find_map(|&site| Some((site, self.residual.needs(site)?))) {
+        match absent.iter().find_map(|&site| Some((site, self.residual.required_because(site)?))) {
             Some((site, reason)) => Err(PassError::NotAbsent { site, reason }),
             None => Ok(()),
         }
     }
 
-    /// Every parameter's elements by name.
-    pub fn parameters(&self) -> Vec<(String, Vec<f32>)> {
-        self.collect(|tensor| Some(tensor.elements()))
-    }
-
-    /// Changes every parameter's elements by name. They are changed where they are, unless a clone of
-    /// the model or the graph of a loss holds them too.
-    pub fn change_parameters(&mut self, change: impl FnMut(&str, &mut [f32])) {
-        // Mapping consumes a model. What stands in for it meanwhile has no values yet, while a clone
-        // would hold on to those that are to change.
-        let stand_in = Self::declare(&self.config, Weights::fresh(0, &self.embed.device()));
-        let decoder = mem::replace(self, stand_in);
-        let declared = decoder.declared.clone();
-        let names = declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
-        *self = decoder.map(&mut Changer { names, change });
-    }
-
-    /// Sets what changes from step to step of training.
-    pub fn conduct(&mut self, conduct: &Conduct) {
-        self.residual.conduct(conduct);
-    }
-
     /// Sets when tokens skip sub-layers; it becomes part of the model's config.
-    pub fn skip(&mut self, skipping: Option<Skipping>) -> Result<(), ConfigError> {
+    pub fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), ConfigError> {
         let mut config = self.config.clone();
         config.residual.set_skipping(skipping.clone())?;
         config.check()?;
-        self.residual.skip(skipping);
+        self.residual.set_skipping(skipping);
         self.config = config;
         Ok(())
-    }
-
-    /// The gradient of every parameter that has one, by name.
-    pub fn gradients(&self, mut gradients: Gradients) -> Vec<(String, Vec<f32>)> {
-        self.collect(|tensor| tensor.gradient(&mut gradients))
-    }
-
-    fn collect(
-        &self,
-        take: impl FnMut(&dyn AnyTensor) -> Option<Vec<f32>>,
-    ) -> Vec<(String, Vec<f32>)> {
-        let names = self.declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
-        let mut collector = Collector { names, take, found: Vec::new() };
-        self.visit(&mut collector);
-        collector.found
-    }
-}
-
-/// A parameter of any rank.
-trait AnyTensor {
-    fn elements(&self) -> Vec<f32>;
-    fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>>;
-}
-
-impl<const D: usize> AnyTensor for Tensor<D> {
-    fn elements(&self) -> Vec<f32> {
-        self.to_data_as::<f32>().try_into_vec().unwrap_or_default()
-    }
-
-    fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>> {
-        take_gradient(self, gradients)
-    }
-}
-
-struct Changer<'a, F> {
-    names: HashMap<u64, &'a str>,
-    change: F,
-}
-
-impl<F: FnMut(&str, &mut [f32])> ModuleMapper for Changer<'_, F> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.names.get(&param.id.val()) {
-            None => param,
-            Some(name) => {
-                param.map(|tensor| change_values(tensor, |values| (self.change)(name, values)))
-            }
-        }
-    }
-}
-
-struct Collector<'a, F> {
-    names: HashMap<u64, &'a str>,
-    take: F,
-    found: Vec<(String, Vec<f32>)>,
-}
-
-impl<F: FnMut(&dyn AnyTensor) -> Option<Vec<f32>>> ModuleVisitor for Collector<'_, F> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(name) = self.names.get(&param.id.val())
-            && let Some(values) = (self.take)(&param.val())
-        {
-            self.found.push(((*name).to_owned(), values));
-        }
     }
 }

@@ -1,9 +1,8 @@
 //! Writing text: prefill the prompt, then one token at a time.
 
-use crate::decoder::Decoder;
 use crate::pass::PassError;
 use crate::sampling::{Sampler, SamplingError};
-use crate::writer::Writer;
+use crate::session::Session;
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -65,23 +64,23 @@ pub struct Limits<'a> {
     pub max_tokens: usize,
     /// Tokens that end the text.
     pub ends: &'a [u32],
-    /// Only tokens below this are drawn. Vocabularies are often padded for speed, and nobody can
-    /// read the padding.
+    /// Only tokens below this are drawn. Vocabularies are often padded for speed, and the padding
+    /// stands for no text.
     pub vocabulary: usize,
 }
 
-/// Continues `prompt` within limits, telling `listen` each token as it is chosen.
+/// Feeds `prompt` to a session and continues it within limits, telling `listen` each token as it is chosen.
 pub fn generate(
-    decoder: &Decoder,
+    session: &mut Session,
     prompt: &[u32],
     limits: &Limits,
     sampler: &mut Sampler,
     mut listen: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, GenerateError> {
     let max_tokens = limits.max_tokens;
-    let mut writer = Writer::new(decoder, &[], prompt.len().saturating_add(max_tokens))?;
+    session.reserve((session.len() + prompt.len()).saturating_add(max_tokens));
     let started = Instant::now();
-    let mut logits = writer.read(prompt, None)?;
+    let mut logits = session.feed(prompt, None)?;
     let prefill = started.elapsed();
 
     let started = Instant::now();
@@ -99,10 +98,10 @@ pub fn generate(
             break StopReason::Stopped;
         }
         if tokens.len() < max_tokens {
-            if writer.len() == decoder.config().max_seq_len {
+            if session.is_full() {
                 break StopReason::ContextFull;
             }
-            logits = writer.read(&[token], None)?;
+            logits = session.feed(&[token], None)?;
         }
     };
     Ok(Generated { tokens, stop, prefill, decode: started.elapsed() })

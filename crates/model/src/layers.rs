@@ -1,6 +1,6 @@
 //! The branches of all blocks, and the row of sub-layers that a traversal walks along.
 
-use crate::attention::{Attention, KeyValue, RowsAsking};
+use crate::attention::{Attention, KeyValue};
 use crate::cache::Cache;
 use crate::config::{DepthKv, ModelConfig};
 use crate::mlp::Mlp;
@@ -10,7 +10,7 @@ use crate::tally::{Tally, seen_keys};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
-use hadal_residual::{Init, Memory, Site, SkippedKeys, SubLayer, SubLayers, Weights};
+use hadal_residual::{Init, Site, SkippedKeys, SubLayerKind, SubLayers, Weights};
 
 /// `x W^T` with W stored as `[out, in]`, and a bias where a model has one.
 #[derive(Module, Debug)]
@@ -78,7 +78,8 @@ pub(crate) struct Layers<'a> {
     pub(crate) rope: Rope,
     pub(crate) cache: Option<&'a mut Cache>,
     pub(crate) absent: &'a [Site],
-    pub(crate) memory: Memory,
+    /// Whether sub-layers run a second time in the backward pass instead of keeping what it needs.
+    pub(crate) recompute: bool,
     /// What earlier blocks left for the same tokens. It lives for one pass: no token ever sees
     /// another token's slots.
     pub(crate) slots: Vec<KeyValue>,
@@ -86,7 +87,7 @@ pub(crate) struct Layers<'a> {
     pub(crate) skipped_keys: SkippedKeys,
     /// Position of the first new token.
     pub(crate) start: usize,
-    /// Who counts what ran.
+    /// Counts what ran.
     pub(crate) tally: Option<&'a mut Tally>,
     /// What the policy wants to learn besides.
     pub(crate) extra_loss: Option<Tensor<1>>,
@@ -97,57 +98,35 @@ pub(crate) struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    fn all_attend(&mut self, block: usize, x: Tensor<3>) -> Tensor<3> {
+    /// Attention of the tokens on a route, or of all.
+    fn attend(&mut self, block: usize, x: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
         let attention = &self.blocks[block].attention;
-        let device = x.device();
-        if self.depth_kv == DepthKv::None && fuses(&device) {
-            match &mut self.cache {
-                None => return attention.fused(x, &self.rope, self.memory.recompute),
-                Some(cache) if !device.is_autodiff() => {
-                    return cache
-                        .with_fused(block, |seen| attention.continued(x, &self.rope, seen));
-                }
-                Some(_) => {}
-            }
-        }
-        if self.cache.is_none() && fuses(&device) {
-            let (output, own) = attention.with_slots(x, &self.rope, &self.slots);
-            self.slots.push(own);
-            return output;
-        }
-        self.attend_plainly(block, x, None)
-    }
-
-    /// Attention of the tokens on a route. If nobody is on it and no later pass will ask, nobody's keys are
-    /// needed either.
-    fn some_attend(&mut self, block: usize, x: Tensor<3>, route: &Route) -> Tensor<3> {
-        let attention = &self.blocks[block].attention;
-        let device = x.device();
-        if route.is_empty() && self.cache.is_none() && self.depth_kv == DepthKv::None {
+        let (no_slots, deserted) =
+            (self.depth_kv == DepthKv::None, route.is_some_and(Route::is_empty));
+        if deserted && self.cache.is_none() && no_slots {
+            // No later pass and no later block will ask for keys either.
             return nothing(x);
         }
-        if self.depth_kv == DepthKv::None && fuses(&device) {
-            let keys = match self.skipped_keys {
-                SkippedKeys::Keep => Keys::All,
-                SkippedKeys::Drop => Keys::Running,
-            };
-            let asking = Asking { route: route.clone(), keys };
-            match &mut self.cache {
-                None => return attention.routed(x, &self.rope, self.memory.recompute, asking),
-                Some(cache) if !device.is_autodiff() => {
-                    return cache.with_fused(block, |seen| {
-                        attention.continued_routed(x, &self.rope, seen, asking)
-                    });
-                }
-                Some(_) => {}
+        let device = x.device();
+        if !fuses(&device) {
+            return self.attend_plainly(block, x, route);
+        }
+        match &mut self.cache {
+            None if no_slots => {
+                let asking = asking(route, self.skipped_keys);
+                attention.fused(x, &self.rope, asking, self.recompute)
             }
+            Some(cache) if no_slots && !device.is_autodiff() => {
+                let asking = asking(route, self.skipped_keys);
+                cache.with_fused(block, |seen| attention.continued(x, &self.rope, asking, seen))
+            }
+            None if !deserted => {
+                let (output, own) = attention.with_slots(x, &self.rope, &self.slots, route);
+                self.slots.push(own);
+                output
+            }
+            _ => self.attend_plainly(block, x, route),
         }
-        if self.cache.is_none() && fuses(&device) && !route.is_empty() {
-            let (output, own) = attention.routed_with_slots(x, &self.rope, &self.slots, route);
-            self.slots.push(own);
-            return output;
-        }
-        self.attend_plainly(block, x, Some(route))
     }
 
     fn attend_plainly(&mut self, block: usize, x: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
@@ -160,16 +139,10 @@ impl Layers<'_> {
             None => (own.clone(), new),
             Some(cache) => cache.extend(block, own.clone(), new),
         };
-        let missing = present
-            .as_ref()
-            .is_some_and(|rows| rows.iter().any(|row| row.len() < sequence.key.dims()[2]));
-        let output = match route {
-            None if !missing => attention.attend(x, &self.rope, sequence, &self.slots),
-            Some(route) if route.is_empty() => nothing(x),
-            _ => {
-                let asking = RowsAsking { route, present: present.as_deref() };
-                attention.attend_routed(x, &self.rope, sequence, &self.slots, &asking)
-            }
+        let output = if route.is_some_and(Route::is_empty) {
+            nothing(x)
+        } else {
+            attention.plain(x, &self.rope, sequence, &self.slots, route, present.as_deref())
         };
         if self.depth_kv != DepthKv::None {
             self.slots.push(own);
@@ -182,7 +155,7 @@ impl Layers<'_> {
         if let Some(projection) = mlp.depth() {
             self.slots.push(attention.depth_slot(projection, x.clone(), &self.rope));
         }
-        let recompute = self.memory.recompute;
+        let recompute = self.recompute;
         let [batch, time, _] = x.dims();
         match route {
             None => mlp.forward(x, recompute),
@@ -200,10 +173,9 @@ impl Layers<'_> {
     fn compute(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
         let [batch, time, _] = input.dims();
         self.count(site, [batch, time], route);
-        match (site.kind(), route) {
-            (SubLayer::Attention, None) => self.all_attend(site.block(), input),
-            (SubLayer::Attention, Some(route)) => self.some_attend(site.block(), input, route),
-            (SubLayer::Mlp, route) => self.mlp(site.block(), input, route),
+        match site.kind() {
+            SubLayerKind::Attention => self.attend(site.block(), input, route),
+            SubLayerKind::Mlp => self.mlp(site.block(), input, route),
         }
     }
 
@@ -221,12 +193,12 @@ impl Layers<'_> {
         let Some(tally) = &mut self.tally else { return };
         let all = (batch * time) as u64;
         let ran = route.map_or(all, |route| route.len() as u64);
-        if site.kind() == SubLayer::Mlp {
+        if site.kind() == SubLayerKind::Mlp {
             return tally.count(site, [ran, 0, 0]);
         }
         let keyed = match keys {
             SkippedKeys::Drop => ran,
-            // Nobody asks for them.
+            // No token asks for them.
             SkippedKeys::Keep if ran == 0 && !cached && !left_over => 0,
             SkippedKeys::Keep => all,
         };
@@ -245,13 +217,22 @@ impl Layers<'_> {
     }
 }
 
-/// The output of a sub-layer that nobody runs. It still depends on the input, because the way back through
-/// fused passages leads through every sub-layer.
+/// A route as a fused attention takes it.
+fn asking(route: Option<&Route>, skipped_keys: SkippedKeys) -> Option<Asking> {
+    let keys = match skipped_keys {
+        SkippedKeys::Keep => Keys::All,
+        SkippedKeys::Drop => Keys::Running,
+    };
+    route.map(|route| Asking { route: route.clone(), keys })
+}
+
+/// The output of a sub-layer that no token runs. It still depends on the input, because the way back through
+/// fused junctions leads through every sub-layer.
 fn nothing(x: Tensor<3>) -> Tensor<3> {
     x * 0.0
 }
 
-/// Of each row, the positions of new tokens that have keys.
+/// The positions of new tokens that have keys, row by row.
 fn present(route: Option<&Route>, [batch, time]: [usize; 2], start: usize) -> Vec<Vec<u32>> {
     let position = |token: u32| (start + token as usize % time) as u32;
     match route {
@@ -271,13 +252,9 @@ impl SubLayers for Layers<'_> {
         self.absent.contains(&site)
     }
 
-    fn memory(&self) -> Memory {
-        self.memory
-    }
-
     fn first_token(&self, site: Site, input: &Tensor<3>) -> Option<Tensor<4>> {
-        // What a cache holds is laid out for decoding, and nobody watches that.
-        if site.kind() == SubLayer::Mlp || self.cache.is_some() {
+        // What a cache holds is laid out for decoding, which is not watched.
+        if site.kind() == SubLayerKind::Mlp || self.cache.is_some() {
             return None;
         }
         let attention = &self.blocks[site.block()].attention;

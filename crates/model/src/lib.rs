@@ -1,8 +1,16 @@
 //! A decoder-only Transformer whose residual stream is a policy.
 //!
-//! The [`Decoder`] holds the branches (attention and MLP) and one residual policy; a single
-//! [`Decoder::logits`] serves training, prefill, one-token decoding and diagnosis, as its [`Pass`]
-//! says. Checkpoints are directories with `config.json` and `model.safetensors`.
+//! The [`Decoder`] holds the branches (attention and MLP) and one residual policy. There are three
+//! ways through it, and tests hold them together:
+//!
+//! - [`Decoder::loss`] and [`Decoder::logits`] train, evaluate and prefill: the policy runs as one
+//!   fused operation between two sub-layers, where it has that form.
+//! - With a probe in the [`Pass`], which diagnosis uses, the policy runs step by step in plain tensor
+//!   operations that can be watched.
+//! - A [`Session`] decodes single tokens by kernels over slices, without tensors.
+//!
+//! A model is data. Everything that a pass does beyond it is in its [`Pass`]. Checkpoints are
+//! directories with `config.json` and `model.safetensors`.
 
 mod attention;
 mod cache;
@@ -25,11 +33,11 @@ mod recording;
 mod rope;
 mod rope_scaling;
 mod sampling;
-mod stepper;
+mod session;
 mod streamed;
 mod tally;
 mod tensor_file;
-mod writer;
+mod token_decoder;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
@@ -41,16 +49,16 @@ pub use decoder::Decoder;
 pub use device::{DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
-pub use hadal_tokenizer::{TextStream, Tokenizer, TokenizerError, model_at};
+pub use hadal_tokenizer::{TextStream, Tokenizer, TokenizerError, guarded, is_guarded, model_at};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
 pub use part::{Part, PartError};
-pub use pass::{Pass, PassError, Tokens};
+pub use pass::{Pass, PassError, Tokens, Variant};
 pub use recording::Recording;
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use sampling::{Sampler, Sampling, SamplingError};
+pub use session::Session;
 pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError, write_tensors};
-pub use writer::Writer;
 
 /// The README's example must compile.
 #[cfg(doctest)]

@@ -1,12 +1,23 @@
 //! Parts of a model by name: `17` is a block, `attn:20` an attention, `mlp:7` an MLP.
 
-use hadal_residual::{Site, SubLayer};
+use hadal_residual::{Site, SubLayerKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 /// A part of a model that can be left out. Blocks are counted from 0.
+///
+/// ```
+/// use hadal_model::Part;
+///
+/// let part: Part = "attn:20".parse()?;
+/// assert_eq!(part, Part::Attention(20));
+/// assert_eq!(Part::Block(3).sites().len(), 2); // its attention and its MLP
+/// assert_eq!(Part::list(&Part::of_sites(&Part::Block(3).sites())), "3");
+/// assert!("block 3".parse::<Part>().is_err());
+/// # Ok::<(), hadal_model::PartError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Part {
@@ -73,8 +84,8 @@ impl Part {
 impl From<Site> for Part {
     fn from(site: Site) -> Self {
         match site.kind() {
-            SubLayer::Attention => Self::Attention(site.block()),
-            SubLayer::Mlp => Self::Mlp(site.block()),
+            SubLayerKind::Attention => Self::Attention(site.block()),
+            SubLayerKind::Mlp => Self::Mlp(site.block()),
         }
     }
 }
@@ -101,7 +112,7 @@ impl FromStr for Part {
             Some(_) => return Err(wrong()),
         };
         let number = number.trim();
-        // `+3` would parse as a number, but nobody means it.
+        // `+3` would parse as a number, but it is never meant.
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
         }

@@ -4,7 +4,7 @@ use crate::cache::Cache;
 use crate::recording::Recording;
 use crate::tally::Tally;
 use hadal_kernels::ReadBackError;
-use hadal_residual::{Probe, Site};
+use hadal_residual::{Memory, Probe, Site, StepMode};
 pub use hadal_tokenizer::Tokens;
 
 /// How to go through the model. The default is a plain forward pass.
@@ -14,16 +14,47 @@ pub struct Pass<'a> {
     pub cache: Option<&'a mut Cache>,
     /// Sub-layers to leave out.
     pub absent: &'a [Site],
-    /// Who watches.
+    /// What changes from step to step of training.
+    pub mode: &'a StepMode,
+    /// What the backward pass may compute again instead of keeping it.
+    pub memory: Memory,
+    /// Watches. The policy then runs step by step instead of fused.
     pub probe: Option<&'a mut dyn Probe>,
     /// Only the logits of each row's last position.
     pub only_last: bool,
-    /// Who counts what ran.
+    /// Counts what ran.
     pub tally: Option<&'a mut Tally>,
     /// Where to keep what sub-layers return, for passes that replay it.
     pub record: Option<&'a mut Recording>,
     /// What need not be computed again. It has no effect with a cache or with depth slots.
     pub replay: Option<&'a Recording>,
+}
+
+/// What several passes through one model have in common, such as those of a session or of an evaluation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Variant<'a> {
+    /// Sub-layers to leave out.
+    pub absent: &'a [Site],
+    /// What changes from step to step of training.
+    pub mode: &'a StepMode,
+}
+
+impl<'a> Variant<'a> {
+    /// The model in use without some of its sub-layers.
+    pub fn without(absent: &'a [Site]) -> Self {
+        Self { absent, ..Self::default() }
+    }
+
+    /// The whole model in a mode of training.
+    pub fn in_mode(mode: &'a StepMode) -> Self {
+        Self { mode, ..Self::default() }
+    }
+
+    /// A plain forward pass.
+    pub fn pass(self) -> Pass<'a> {
+        let Self { absent, mode } = self;
+        Pass { absent, mode, ..Pass::default() }
+    }
 }
 
 /// Why a pass cannot be made.

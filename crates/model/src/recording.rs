@@ -1,22 +1,27 @@
 //! What the sub-layers of one pass returned, for passes that differ from it only later on.
 
-use crate::pass::Tokens;
+use crate::pass::{Tokens, Variant};
 use burn::tensor::Tensor;
-use hadal_residual::Site;
+use hadal_residual::{Site, StepMode};
 
-/// Outputs of every sub-layer of a pass. A pass of the same model over the same tokens that leaves out other
-/// sub-layers takes from it whatever comes before the first difference, instead of computing it again.
+/// Outputs of every sub-layer of a pass. A pass of the same model over the same tokens in the same mode that leaves
+/// out other sub-layers takes from it whatever comes before the first difference, instead of computing it again.
 #[derive(Debug, Default)]
 pub struct Recording {
     tokens: Option<Tokens>,
     absent: Vec<Site>,
+    mode: StepMode,
     outputs: Vec<Option<Tensor<3>>>,
 }
 
 impl Recording {
-    pub(crate) fn begin(&mut self, tokens: &Tokens, absent: &[Site], sites: usize) {
-        let outputs = vec![None; sites];
-        *self = Self { tokens: Some(tokens.clone()), absent: absent.to_vec(), outputs };
+    pub(crate) fn begin(&mut self, tokens: &Tokens, variant: Variant, sites: usize) {
+        *self = Self {
+            tokens: Some(tokens.clone()),
+            absent: variant.absent.to_vec(),
+            mode: variant.mode.clone(),
+            outputs: vec![None; sites],
+        };
     }
 
     pub(crate) fn keep(&mut self, site: Site, output: &Tensor<3>) {
@@ -25,15 +30,15 @@ impl Recording {
         }
     }
 
-    /// How many sub-layers return the same in a pass over `tokens` without `absent`.
-    pub(crate) fn agreeing(&self, tokens: &Tokens, absent: &[Site]) -> usize {
-        if self.tokens.as_ref() != Some(tokens) {
+    /// How many sub-layers return the same in a pass of a variant over `tokens`.
+    pub(crate) fn agreeing(&self, tokens: &Tokens, variant: Variant) -> usize {
+        if self.tokens.as_ref() != Some(tokens) || self.mode != *variant.mode {
             return 0;
         }
         let sites = 0..self.outputs.len();
         let differs = |&index: &usize| {
             let site = Site::new(index);
-            self.absent.contains(&site) != absent.contains(&site)
+            self.absent.contains(&site) != variant.absent.contains(&site)
         };
         sites.clone().find(differs).unwrap_or(sites.end)
     }

@@ -172,49 +172,41 @@ impl Yarn {
 /// What is refused: the value, and why.
 type Refused = (String, &'static str);
 
+fn ensure(holds: bool, value: String, why: &'static str) -> Result<(), Refused> {
+    if holds { Ok(()) } else { Err((value, why)) }
+}
+
 fn positive(value: f64) -> Result<(), Refused> {
-    match value.is_finite() && value > 0.0 {
-        true => Ok(()),
-        false => Err((value.to_string(), "its numbers must be positive")),
-    }
+    ensure(value.is_finite() && value > 0.0, value.to_string(), "its numbers must be positive")
 }
 
 impl RopeScaling {
     /// Refuses what makes no frequencies.
     pub(crate) fn check(&self, head_dim: usize, theta: f64) -> Result<(), Refused> {
-        let stretch = |factor: f64| match factor.is_finite() && factor >= 1.0 {
-            true => Ok(()),
-            false => Err((format!("factor {factor}"), "its factor must be at least 1")),
+        let stretch = |factor: f64| {
+            let holds = factor.is_finite() && factor >= 1.0;
+            ensure(holds, format!("factor {factor}"), "its factor must be at least 1")
         };
-        let length = |length: usize| match length {
-            1..=0x4000_0000 => Ok(()),
-            _ => Err((
-                format!("original_max_seq_len {length}"),
-                "a text has between 1 and 2^30 positions",
-            )),
+        let length = |length: usize| {
+            let value = format!("original_max_seq_len {length}");
+            let holds = (1..=1 << 30).contains(&length);
+            ensure(holds, value, "a text has between 1 and 2^30 positions")
         };
         match self {
             Self::Linear { factor } => positive(*factor),
             Self::Dynamic { factor, original_max_seq_len } => {
                 stretch(*factor)?;
                 length(*original_max_seq_len)?;
-                match head_dim > 2 {
-                    true => Ok(()),
-                    false => Err(("dynamic".into(), "it needs a head_dim above 2")),
-                }
+                ensure(head_dim > 2, "dynamic".into(), "it needs a head_dim above 2")
             }
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_seq_len } => {
                 stretch(*factor)?;
                 length(*original_max_seq_len)?;
                 positive(*low_freq_factor)?;
                 positive(*high_freq_factor)?;
-                match low_freq_factor < high_freq_factor {
-                    true => Ok(()),
-                    false => Err((
-                        format!("low_freq_factor {low_freq_factor}"),
-                        "it must be below high_freq_factor",
-                    )),
-                }
+                let value = format!("low_freq_factor {low_freq_factor}");
+                let holds = low_freq_factor < high_freq_factor;
+                ensure(holds, value, "it must be below high_freq_factor")
             }
             Self::Yarn(yarn) => {
                 stretch(yarn.factor)?;
@@ -225,23 +217,15 @@ impl RopeScaling {
                 if theta <= 1.0 {
                     return Err(("yarn".into(), "it needs a rope_theta above 1"));
                 }
-                match yarn.beta_slow <= yarn.beta_fast {
-                    true => Ok(()),
-                    false => Err((
-                        format!("beta_slow {}", yarn.beta_slow),
-                        "it must not be above beta_fast",
-                    )),
-                }
+                let value = format!("beta_slow {}", yarn.beta_slow);
+                let holds = yarn.beta_slow <= yarn.beta_fast;
+                ensure(holds, value, "it must not be above beta_fast")
             }
             Self::Divided { divisors } => {
                 divisors.iter().try_for_each(|divisor| positive((*divisor).into()))?;
-                match divisors.len() == head_dim / 2 {
-                    true => Ok(()),
-                    false => Err((
-                        format!("{} divisors", divisors.len()),
-                        "there must be one for each pair of a head's dimensions",
-                    )),
-                }
+                let value = format!("{} divisors", divisors.len());
+                let holds = divisors.len() == head_dim / 2;
+                ensure(holds, value, "there must be one for each pair of a head's dimensions")
             }
         }
     }

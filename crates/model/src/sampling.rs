@@ -54,6 +54,22 @@ pub enum SamplingError {
 }
 
 /// Chooses one token after another.
+///
+/// ```
+/// use hadal_model::{Sampler, Sampling};
+///
+/// let logits = [0.1, 2.0, 1.9];
+/// assert_eq!(Sampler::new(Sampling::default())?.pick(&logits)?, 1); // greedy
+///
+/// let settings = Sampling { temperature: 1.0, top_k: Some(2), seed: 7, ..Sampling::default() };
+/// let draw = || -> Result<Vec<u32>, _> {
+///     let mut sampler = Sampler::new(settings)?;
+///     (0..20).map(|_| sampler.pick(&logits)).collect()
+/// };
+/// assert_eq!(draw()?, draw()?, "the same seed, the same draws");
+/// assert!(draw()?.iter().all(|&id| id != 0), "the two likeliest only");
+/// # Ok::<(), hadal_model::SamplingError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Sampler {
     settings: Sampling,

@@ -1,7 +1,7 @@
 //! Who ran what, and what that cost: F(mask) of Mixture-of-Depths, exact for any mask.
 
 use crate::config::{DepthKv, MlpKind, ModelConfig};
-use hadal_residual::{Site, SkippedKeys, SubLayer};
+use hadal_residual::{Site, SkippedKeys, SubLayerKind};
 
 /// What happened at one sub-layer, summed over tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct SiteTally {
     pub keyed: u64,
     /// Keys that the tokens which ran it saw, together; attention only.
     pub seen: u64,
-    /// Keys that all tokens would see if nobody skipped; attention only.
+    /// Keys that all tokens would see if none skipped; attention only.
     pub context: u64,
 }
 
@@ -42,9 +42,9 @@ impl SiteFlops {
         let [d, ff, q] =
             [config.d_model, config.d_ff, config.n_heads * config.head_dim].map(|n| n as u64);
         let kv = config.kv_width() as u64;
-        let gate = config.residual.deciding(site, d);
+        let gate = config.residual.deciding(site, &config.dimensions());
         match site.kind() {
-            SubLayer::Attention => {
+            SubLayerKind::Attention => {
                 let slots = match config.depth_kv {
                     DepthKv::None => 0,
                     DepthKv::Attention => site.block() as u64,
@@ -57,7 +57,7 @@ impl SiteFlops {
                     always: gate,
                 }
             }
-            SubLayer::Mlp => {
+            SubLayerKind::Mlp => {
                 let matrices = match config.mlp {
                     MlpKind::Relu2 => 2,
                     MlpKind::Swiglu => 3,
@@ -77,7 +77,7 @@ impl SiteFlops {
 }
 
 impl Tally {
-    /// Whole sequences in which nobody skips anything.
+    /// Whole sequences in which every token runs everything.
     pub fn everybody(config: &ModelConfig, batch: usize, time: usize) -> Self {
         let mut tally = Self::default();
         tally.begin(config, batch, time, 0);
@@ -89,7 +89,7 @@ impl Tally {
         self.tokens += (batch * time) as u64;
         for (index, tally) in self.sites.iter_mut().enumerate() {
             let site = Site::new(index);
-            if site.kind() == SubLayer::Attention {
+            if site.kind() == SubLayerKind::Attention {
                 tally.context += batch as u64 * seen_keys(start, time, config.window(site.block()));
             }
         }
@@ -116,14 +116,14 @@ impl Tally {
         }
     }
 
-    /// The same passes with nobody skipping.
+    /// The same passes without skipping.
     pub fn dense(&self) -> Self {
         let ran = self.tokens;
         let each = |(site, tally): (usize, &SiteTally)| match Site::new(site).kind() {
-            SubLayer::Attention => {
+            SubLayerKind::Attention => {
                 SiteTally { ran, keyed: ran, seen: tally.context, context: tally.context }
             }
-            SubLayer::Mlp => SiteTally { ran, ..SiteTally::default() },
+            SubLayerKind::Mlp => SiteTally { ran, ..SiteTally::default() },
         };
         let sites = self.sites.iter().enumerate().map(each).collect();
         Self { tokens: self.tokens, sites }
@@ -141,17 +141,17 @@ impl Tally {
         sites.map(|(i, &s)| SiteFlops::of(config, Site::new(i)).total(s, self.tokens)).sum()
     }
 
-    /// The same as [`crate::ModelCost`] counts it: with the policy's light operations, which nobody skips.
+    /// The same as [`crate::ModelCost`] counts it: with the policy's light operations, which no token skips.
     pub fn cost(&self, config: &ModelConfig) -> u64 {
         let policy = config.residual.cost(&config.dimensions()).flops;
         let each_site = config.dimensions().each_site();
         let counted =
-            each_site.map(|site| config.residual.deciding(site, config.d_model as u64)).sum();
+            each_site.map(|site| config.residual.deciding(site, &config.dimensions())).sum();
         self.flops(config) + self.tokens * policy.saturating_sub(counted)
     }
 
-    /// The share of the FLOPs that can be skipped which were skipped: 0 if everybody ran everything, 1 if
-    /// nobody ran anything.
+    /// The share of the FLOPs that can be skipped which were skipped: 0 if every token ran everything, 1 if
+    /// none ran anything.
     pub fn skipped_share(&self, config: &ModelConfig) -> f64 {
         let dense = self.dense();
         let all = dense.skippable(config);

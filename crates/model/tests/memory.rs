@@ -1,8 +1,7 @@
 //! How much memory a pass may take, measured by counting what is allocated.
 
 use hadal_model::{
-    Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens, convert, cross_entropy, load,
-    save,
+    Decoder, DepthKv, Device, ModelConfig, Pass, Tokens, convert, cross_entropy, load, save,
 };
 use hadal_residual::ResidualConfig;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -49,26 +48,16 @@ fn peak(work: impl FnOnce()) -> usize {
 
 fn config(residual: ResidualConfig, blocks: usize) -> ModelConfig {
     ModelConfig {
-        model_type: "hadal".into(),
         vocab_size: 32,
         d_model: 64,
         n_layers: blocks,
-        n_heads: 4,
         n_kv_heads: 4,
         head_dim: 16,
         d_ff: 128,
-        mlp: MlpKind::Relu2,
-        rope_theta: 10_000.0,
         norm_eps: 1e-6,
-        qk_norm: false,
-        tie_embeddings: true,
-        depth_kv: DepthKv::None,
         max_seq_len: 64,
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
         residual,
+        ..ModelConfig::tiny()
     }
 }
 

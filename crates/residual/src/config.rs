@@ -1,30 +1,9 @@
 //! Every policy's settings as one tagged value: `{"kind": "mgr", "streams": 4, ...}` in files,
 //! `mgr:streams=4,gate=competitive` on a command line.
 
-use crate::attnres::AttentionResidualsConfig;
-use crate::deepnorm::DeepNormConfig;
-use crate::denseformer::DenseFormerConfig;
-use crate::fused::Walking;
-use crate::hc::HyperConnectionsConfig;
-use crate::highway::HighwayConfig;
-use crate::lns::LayerNormScalingConfig;
-use crate::mgr::MultiGateConfig;
-use crate::mhc::ManifoldHyperConnectionsConfig;
-use crate::mhc_lite::ManifoldLiteConfig;
-use crate::mixln::MixLnConfig;
-use crate::nag::NormAgnosticConfig;
-use crate::policy::{About, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
-use crate::postnorm::PostNormConfig;
-use crate::prenorm::PreNormConfig;
-use crate::probe::Probe;
-use crate::residual::{Residual, SubLayers};
-use crate::siamese::SiameseNormConfig;
-use crate::site::{Dimensions, Site};
-use crate::skip::{Conduct, SkippedKeys, Skipping};
-use crate::weights::Weights;
-use burn::module::Module;
-use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
+use crate::ResidualConfig;
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::fmt;
 use std::str::FromStr;
@@ -32,91 +11,50 @@ use std::str::FromStr;
 /// Makes the config enum and the module enum from one list, so that a policy is added in one place
 /// and cannot be forgotten in another.
 macro_rules! policies {
-    ($($variant:ident($config:ident) = $kind:literal,)*) => {
+    ($($variant:ident($config:ty) = $kind:literal,)*) => {
         /// The settings of any policy.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "kind")]
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(tag = "kind", remote = "Self")]
         pub enum ResidualConfig {
             $(#[doc = concat!("`", $kind, "`")] #[serde(rename = $kind)] $variant($config),)*
         }
 
         /// Any policy, ready to run.
-        #[derive(Module, Debug)]
+        #[derive(burn::module::Module, Debug)]
         pub enum AnyResidual {
-            $(#[doc = concat!("`", $kind, "`")] $variant(<$config as PolicyConfig>::Policy),)*
+            $(#[doc = concat!("`", $kind, "`")] $variant(<$config as $crate::PolicyConfig>::Policy),)*
         }
 
         impl ResidualConfig {
             /// Every kind with its default settings, in the order of the documentation.
             pub fn all() -> Vec<Self> {
-                vec![$(Self::$variant($config::default()),)*]
+                vec![$(Self::$variant(<$config>::default()),)*]
             }
 
             /// The module.
-            pub fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> AnyResidual {
+            pub fn init(
+                &self,
+                dimensions: &$crate::Dimensions,
+                weights: &mut $crate::Weights,
+            ) -> AnyResidual {
                 match self {
                     $(Self::$variant(config) => AnyResidual::$variant(config.init(dimensions, weights)),)*
                 }
             }
+        }
 
-            /// What the policy is.
-            pub fn about(&self) -> About {
-                match self { $(Self::$variant(_) => <$config as PolicyConfig>::ABOUT,)* }
+        /// What may be asked of a policy is asked of its settings.
+        impl std::ops::Deref for ResidualConfig {
+            type Target = dyn $crate::PolicyConfig;
+
+            fn deref(&self) -> &Self::Target {
+                match self { $(Self::$variant(config) => config,)* }
             }
+        }
 
-            /// Refuses settings that make no model at all.
-            pub fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
-                match self { $(Self::$variant(config) => config.check(dimensions),)* }
-            }
-
-            /// Refuses settings whose initial values do not exist.
-            pub fn check_start(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
-                match self { $(Self::$variant(config) => config.check_start(dimensions),)* }
-            }
-
-            /// Initial standard deviation of a branch's matrix.
-            pub fn branch_std(&self, dimensions: &Dimensions, matrix: Matrix) -> f64 {
-                match self { $(Self::$variant(config) => config.branch_std(dimensions, matrix),)* }
-            }
-
-            /// Forward work and memory per token.
-            pub fn cost(&self, dimensions: &Dimensions) -> Cost {
-                match self { $(Self::$variant(config) => config.cost(dimensions),)* }
-            }
-
-            /// When tokens skip, if the settings say so.
-            pub fn skipping(&self) -> Option<Skipping> {
-                match self { $(Self::$variant(config) => config.skipping(),)* }
-            }
-
-            /// Changes when tokens skip.
-            pub fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
-                match self { $(Self::$variant(config) => config.set_skipping(skipping),)* }
-            }
-
-            /// Sub-layers from the embedding on that no token can skip, whatever the threshold.
-            pub fn always_run(&self) -> usize {
-                match self { $(Self::$variant(config) => config.always_run(),)* }
-            }
-
-            /// What becomes of the keys of tokens that skip.
-            pub fn skipped_keys(&self) -> SkippedKeys {
-                match self { $(Self::$variant(config) => config.skipped_keys(),)* }
-            }
-
-            /// Tokens of a sequence of `time` that run a block by design, whatever a threshold says.
-            pub fn running(&self, block: usize, time: usize) -> usize {
-                match self { $(Self::$variant(config) => config.running(block, time),)* }
-            }
-
-            /// FLOPs for each token of deciding who runs the sub-layer.
-            pub fn deciding(&self, site: Site, width: u64) -> u64 {
-                match self { $(Self::$variant(config) => config.deciding(site, width),)* }
-            }
-
-            /// How far the gates are open before training.
-            pub fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
-                match self { $(Self::$variant(config) => config.initial_gates(dimensions),)* }
+        impl std::ops::DerefMut for ResidualConfig {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                match self { $(Self::$variant(config) => config,)* }
             }
         }
 
@@ -127,56 +65,59 @@ macro_rules! policies {
             /// - `embedding` and output: `[B, T, d]`
             pub fn traverse(
                 &self,
-                embedding: Tensor<3>,
-                layers: &mut dyn SubLayers,
-                probe: &mut dyn Probe,
-            ) -> Tensor<3> {
-                match self { $(Self::$variant(policy) => policy.traverse(embedding, layers, probe),)* }
+                embedding: burn::tensor::Tensor<3>,
+                layers: &mut dyn $crate::SubLayers,
+                traversal: &mut $crate::Traversal,
+            ) -> burn::tensor::Tensor<3> {
+                match self {
+                    $(Self::$variant(policy) => {
+                        $crate::Residual::traverse(policy, embedding, layers, traversal)
+                    })*
+                }
             }
 
             /// The policy for one token at a time past these sub-layers, without tensors, if it has such a form.
-            pub fn walking(&self, present: &[Site]) -> Option<Walking> {
-                match self { $(Self::$variant(policy) => policy.walking(present),)* }
+            pub fn decode(
+                &self,
+                present: &[$crate::Site],
+                mode: &$crate::StepMode,
+            ) -> Option<$crate::FusedDecode> {
+                match self { $(Self::$variant(policy) => $crate::Residual::decode(policy, present, mode),)* }
             }
 
-            /// Sets what changes from step to step of training.
-            pub fn conduct(&mut self, conduct: &Conduct) {
-                match self { $(Self::$variant(policy) => policy.conduct(conduct),)* }
-            }
-
-            /// Sets when tokens skip; [`ResidualConfig::set_skipping`] says whether they can.
-            pub fn skip(&mut self, skipping: Option<Skipping>) {
-                match self { $(Self::$variant(policy) => policy.skip(skipping),)* }
+            /// Sets when tokens skip; the settings say whether they can.
+            pub fn set_skipping(&mut self, skipping: Option<$crate::Skipping>) {
+                match self { $(Self::$variant(policy) => $crate::Residual::set_skipping(policy, skipping),)* }
             }
 
             /// Why the site cannot be absent, if it cannot.
-            pub fn needs(&self, site: Site) -> Option<&'static str> {
-                match self { $(Self::$variant(policy) => policy.needs(site),)* }
+            pub fn required_because(&self, site: $crate::Site) -> Option<&'static str> {
+                match self { $(Self::$variant(policy) => $crate::Residual::required_because(policy, site),)* }
             }
         }
     };
 }
+pub(crate) use policies;
 
-policies! {
-    PreNorm(PreNormConfig) = "prenorm",
-    PostNorm(PostNormConfig) = "postnorm",
-    LayerNormScaling(LayerNormScalingConfig) = "lns",
-    DeepNorm(DeepNormConfig) = "deepnorm",
-    MixLn(MixLnConfig) = "mixln",
-    Highway(HighwayConfig) = "highway",
-    DenseFormer(DenseFormerConfig) = "denseformer",
-    SiameseNorm(SiameseNormConfig) = "siamese",
-    HyperConnections(HyperConnectionsConfig) = "hc",
-    ManifoldHyperConnections(ManifoldHyperConnectionsConfig) = "mhc",
-    ManifoldLite(ManifoldLiteConfig) = "mhc_lite",
-    AttentionResiduals(AttentionResidualsConfig) = "attnres",
-    MultiGate(MultiGateConfig) = "mgr",
-    NormAgnostic(NormAgnosticConfig) = "nag",
+impl Serialize for ResidualConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
 }
 
-impl Default for ResidualConfig {
-    fn default() -> Self {
-        Self::PreNorm(PreNormConfig::default())
+impl<'de> Deserialize<'de> for ResidualConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut fields = Map::deserialize(deserializer)?;
+        respell(&mut fields);
+        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+    }
+}
+
+/// Mixture-of-Depths was a setting of prenorm before it became a kind of its own; files and commands of that time
+/// stay readable.
+fn respell(fields: &mut Map<String, Value>) {
+    if fields.get("kind").is_some_and(|kind| kind == "prenorm") && fields.contains_key("capacity") {
+        fields.insert("kind".into(), "mod".into());
     }
 }
 
@@ -301,9 +242,16 @@ mod tests {
             "mgr:streams=4,gate=competitive,skip_threshold={\"attention\":0.1,\"mlp\":0.2}";
         assert_eq!(echo(by_kind), by_kind);
         assert_eq!(echo("prenorm"), "prenorm");
-        assert_eq!(echo("prenorm:capacity=0.125,every=2"), "prenorm:capacity=0.125");
-        let all_blocks = "prenorm:capacity=1.0,every=1";
-        assert_eq!(echo(all_blocks), all_blocks);
+        assert_eq!(echo("mod:every=4"), "mod:capacity=0.125,every=4");
+    }
+
+    #[test]
+    fn mixture_of_depths_is_read_in_its_old_spelling() {
+        let echo = |text: &str| text.parse::<ResidualConfig>().unwrap().to_string();
+        assert_eq!(echo("prenorm:capacity=0.25"), "mod:capacity=0.25,every=2");
+        let old = r#"{"kind": "prenorm", "capacity": 1.0, "every": 1}"#;
+        let read: ResidualConfig = serde_json::from_str(old).unwrap();
+        assert_eq!(read, "mod:capacity=1.0,every=1".parse().unwrap());
     }
 
     #[test]

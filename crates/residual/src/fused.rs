@@ -4,38 +4,59 @@ use crate::norm::RmsNorm;
 use crate::probe::Place;
 use crate::residual::SubLayers;
 use crate::site::Site;
-use burn::tensor::Tensor;
-use hadal_cpu::streams::{Stream, Walk};
-use hadal_kernels::{Junctions, Rows, share};
+use crate::skip::StepMode;
+use burn::tensor::{Device, Tensor};
+use hadal_cpu::streams::{DecodeStream, Stream};
+use hadal_kernels::{Junctions, Rows, lend};
 
 /// What the backward pass may compute again instead of keeping it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// MGR's streams are not kept but computed backwards, except for this share of rows, those with the
-    /// widest gates. `None` keeps all of them.
-    pub inversion: Option<f64>,
+    /// For policies whose update can be inverted: the share of rows whose state is copied. The state of
+    /// the others is computed backwards. `None` copies every row.
+    pub kept_share: Option<f64>,
     /// Sub-layers keep their input alone and run a second time in the backward pass.
     pub recompute: bool,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { inversion: Some(0.01), recompute: false }
+        Self { kept_share: Some(0.01), recompute: false }
     }
 }
 
-/// The way from one present sub-layer to the next.
+/// What a fused form is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct FusedOptions<'a> {
+    /// What changes from step to step of training.
+    pub mode: &'a StepMode,
+    /// What the backward pass may compute again.
+    pub memory: Memory,
+    /// Whether there will be a backward pass.
+    pub keep: bool,
+}
+
+/// The way from one present sub-layer to the next: from a write to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct Junction {
     /// The sub-layer that wrote; none in front of the first one.
     pub from: Option<Site>,
-    /// Who reads next.
+    /// What reads next.
     pub to: Place,
 }
 
 /// One flat tensor of a junction's parameters, in order.
 pub(crate) fn join(parts: Vec<Tensor<1>>) -> Tensor<1> {
     Tensor::cat(parts, 0)
+}
+
+/// The same where there may be one or none.
+pub(crate) fn join_any(mut parts: Vec<Tensor<1>>, device: &Device) -> Tensor<1> {
+    match parts.len() {
+        0 => Tensor::zeros([0], device),
+        1 => parts.swap_remove(0),
+        _ => join(parts),
+    }
 }
 
 /// The gain of the norm in front of a reader.
@@ -46,34 +67,34 @@ pub(crate) fn gain(norms: &[RmsNorm], final_norm: &RmsNorm, reader: Place) -> Te
     }
 }
 
-/// The sub-layers that passages lead to, in order.
-pub(crate) fn readers(passages: &[Passage]) -> impl Iterator<Item = Site> {
-    passages.iter().filter_map(|passage| match passage.to {
+/// The sub-layers that junctions lead to, in order.
+pub(crate) fn readers(junctions: &[Junction]) -> impl Iterator<Item = Site> {
+    junctions.iter().filter_map(|junction| match junction.to {
         Place::Site(site) => Some(site),
         Place::Out => None,
     })
 }
 
-/// The passages of a traversal past these sub-layers.
-pub(crate) fn passages(present: &[Site]) -> Vec<Passage> {
+/// The junctions of a traversal past these sub-layers.
+pub(crate) fn junctions(present: &[Site]) -> Vec<Junction> {
     let from = std::iter::once(None).chain(present.iter().copied().map(Some));
     let to = present.iter().copied().map(Place::Site).chain([Place::Out]);
-    from.zip(to).map(|(from, to)| Passage { from, to }).collect()
+    from.zip(to).map(|(from, to)| Junction { from, to }).collect()
 }
 
 /// A policy as a stream, with the parameters of each of its junctions.
 pub struct Fused {
     /// The depth state before the first junction.
     pub stream: Box<dyn Stream>,
-    /// One for each passage, in the layout of the stream.
+    /// One for each junction, in the layout of the stream.
     pub params: Vec<Tensor<1>>,
 }
 
 impl Fused {
     /// The same for one token at a time; nothing where tensors are out of reach.
-    pub(crate) fn walking(self) -> Option<Walking> {
-        let params = self.params.into_iter().map(share).collect::<Option<_>>()?;
-        Some(Walking { walk: self.stream.walk(), params })
+    pub(crate) fn decode(self) -> Option<FusedDecode> {
+        let params = self.params.into_iter().map(lend).collect::<Option<_>>()?;
+        Some(FusedDecode { stream: self.stream.decode(), params })
     }
 
     /// From the embedding to the head's input.
@@ -85,13 +106,13 @@ impl Fused {
     ) -> Tensor<3> {
         let mut junctions = Junctions::new(self.stream);
         let mut params = self.params.into_iter();
-        let mut pass = |write| match params.next() {
-            Some(params) => junctions.pass(write, params),
-            None => unreachable!("a passage without parameters"),
+        let mut next = |write| match params.next() {
+            Some(params) => junctions.forward(write, params),
+            None => unreachable!("a junction without parameters"),
         };
-        let (mut input, mut route) = pass(embedding);
+        let (mut input, mut route) = next(embedding);
         for &site in present {
-            (input, route) = pass(layers.run(site, input, route.as_ref()));
+            (input, route) = next(layers.run(site, input, route.as_ref()));
         }
         input
     }
@@ -99,19 +120,19 @@ impl Fused {
 
 /// A policy for one token at a time, without tensors.
 #[derive(Debug)]
-pub struct Walking {
-    walk: Box<dyn Walk>,
+pub struct FusedDecode {
+    stream: Box<dyn DecodeStream>,
     /// One for each junction.
     params: Vec<Rows>,
 }
 
-impl Walking {
+impl FusedDecode {
     /// Goes through a junction: from a write, or the embedding at the first, to what the next sub-layer is given, or
     /// finally the head. Says whether the token runs that sub-layer.
     ///
     /// # Shapes
     /// - `write` and `input`: `[d]`
-    pub fn pass(&mut self, junction: usize, write: &[f32], input: &mut [f32]) -> bool {
-        self.walk.step(junction, write, self.params[junction].values(), input)
+    pub fn step(&mut self, junction: usize, write: &[f32], input: &mut [f32]) -> bool {
+        self.stream.step(junction, write, self.params[junction].values(), input)
     }
 }

@@ -6,43 +6,36 @@
 //! settings, initial values, equation and module; [`ResidualConfig`] and [`AnyResidual`] are the sums
 //! over all of them.
 
-pub mod attnres;
+mod additive;
 mod birkhoff;
 mod config;
-pub mod deepnorm;
-pub mod denseformer;
 mod fused;
-pub mod hc;
-pub mod highway;
-pub mod lns;
-pub mod mgr;
-pub mod mhc;
-pub mod mhc_lite;
-pub mod mixln;
-pub mod mixture_of_depths;
-pub mod nag;
 mod norm;
+mod policies;
 mod policy;
-pub mod pool;
-pub mod postnorm;
-pub mod prenorm;
+mod pool;
 mod probe;
 mod residual;
-pub mod siamese;
 mod sinkhorn;
 mod site;
 mod skip;
-pub mod streams;
+mod streams;
 #[cfg(test)]
 mod testing;
+mod traversal;
 mod weights;
 
-pub use config::{AnyResidual, ResidualConfig, ShortFormError};
-pub use fused::{Fused, Memory, Passage, Walking};
+pub use config::ShortFormError;
+pub use fused::{Fused, FusedDecode, FusedOptions, Junction, Memory};
 pub use norm::RmsNorm;
-pub use policy::{About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig};
-pub use probe::{Place, Probe, Recorder, Signal, Silent};
+pub use policies::{AnyResidual, ResidualConfig, kinds_that};
+pub use policy::{
+    About, BASE_STD, Cost, Growth, InitialGate, InvalidPolicy, Matrix, Numbering, PolicyConfig,
+    RecipeKey, Tables, Update,
+};
+pub use probe::{Place, Probe, Recorder, Signal};
 pub use residual::{Read, Residual, SubLayers};
-pub use site::{Dimensions, Site, SubLayer};
-pub use skip::{Conduct, Forced, SkippedKeys, Skipping, Thresholds};
-pub use weights::{Declared, Init, Stored, Weights};
+pub use site::{Dimensions, Site, SubLayerKind};
+pub use skip::{Forced, SkippedKeys, Skipping, StepMode, Thresholds};
+pub use traversal::Traversal;
+pub use weights::{Declared, Init, RowRule, Stored, Weights};

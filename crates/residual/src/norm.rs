@@ -1,6 +1,6 @@
 //! RMSNorm with a learned gain, and the names under which norms are stored.
 
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -53,8 +53,8 @@ pub(crate) fn final_norm(dimensions: &Dimensions, weights: &mut Weights) -> RmsN
 
 fn norm_name(site: Site) -> String {
     let half = match site.kind() {
-        SubLayer::Attention => "attn",
-        SubLayer::Mlp => "mlp",
+        SubLayerKind::Attention => "attn",
+        SubLayerKind::Mlp => "mlp",
     };
     format!("layers.{}.{half}_norm.weight", site.block())
 }

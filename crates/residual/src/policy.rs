@@ -3,17 +3,17 @@
 use crate::residual::Residual;
 use crate::site::{Dimensions, Site};
 use crate::skip::{SkippedKeys, Skipping};
-use crate::weights::Weights;
-use serde::{Serialize, de::DeserializeOwned};
+use crate::weights::{RowRule, Weights};
+use serde::Serialize;
 
 /// What people should know about a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct About {
-    /// Its one name in files, types, configs and documents.
+    /// Its name in files, settings and documents.
     pub kind: &'static str,
     /// One line on what it does.
     pub summary: &'static str,
-    /// The update, `F_l` being sub-layer l behind its norm.
+    /// The update, `F_l` being sub-layer l after its norm.
     pub equation: &'static str,
     /// Floats of depth state per token; d is the width, L the number of sub-layers.
     pub state: &'static str,
@@ -124,13 +124,97 @@ pub struct InvalidPolicy {
     pub reason: String,
 }
 
-/// The settings of one kind of policy.
-pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Default {
+/// How the optimiser moves a parameter that is the policy's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// With weight decay.
+    Decayed,
+    /// Without weight decay.
+    Plain,
+    /// Without weight decay, at the slowed-down rate of gates that would collapse otherwise.
+    Gate,
+}
+
+impl Update {
+    /// Matrices decay, everything else does not.
+    pub fn by_shape(shape: &[usize]) -> Self {
+        if shape.len() == 2 { Self::Decayed } else { Self::Plain }
+    }
+}
+
+/// The embedding and the head as the policy wants them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tables {
+    /// Standard deviation of the embedding before training.
+    pub embed_std: f64,
+    /// What holds for every row of the embedding, also after an update.
+    pub embed_rows: RowRule,
+    /// Standard deviation of a head of its own.
+    pub head_std: f64,
+    /// What holds for every row of the head.
+    pub head_rows: RowRule,
+    /// Whether the head is the embedding unless the config says otherwise.
+    pub tied: bool,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self {
+            embed_std: BASE_STD,
+            embed_rows: RowRule::Free,
+            head_std: BASE_STD,
+            head_rows: RowRule::Free,
+            tied: true,
+        }
+    }
+}
+
+/// A setting of training that belongs to a policy's recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecipeKey {
+    /// Its key in a variant of a suite.
+    pub key: &'static str,
+    /// The run's setting that it stands for.
+    pub setting: &'static str,
+}
+
+/// How fast the squared norm of an additive stream grows at the start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// Whose bounds these are.
+    pub of: &'static str,
+    /// What a block adds, as a share of what a PreNorm block adds.
+    pub share: f64,
+}
+
+/// What the number in the names of a policy's own parameters counts: `residual.{number}.rest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// Sub-layers.
+    Sites,
+    /// Blocks.
+    Blocks,
+}
+
+/// The settings of one kind of policy, and all that the rest of the program may ask of it.
+///
+/// Everything but the first four methods has a default: a small policy answers only what is special about it.
+pub trait PolicyConfig {
     /// The module these settings make.
-    type Policy: Residual;
+    type Policy: Residual
+    where
+        Self: Sized;
 
     /// What it is.
-    const ABOUT: About;
+    fn about(&self) -> About;
+
+    /// Forward work and memory per token.
+    fn cost(&self, dimensions: &Dimensions) -> Cost;
+
+    /// The module. Settings must have passed [`PolicyConfig::check`].
+    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Self::Policy
+    where
+        Self: Sized;
 
     /// Refuses settings that make no model at all.
     fn check(&self, _dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
@@ -147,12 +231,34 @@ pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Defau
         scaled_output_std(dimensions, matrix)
     }
 
-    /// Forward work and memory per token.
-    fn cost(&self, dimensions: &Dimensions) -> Cost;
+    /// How the embedding and the head start, and what is kept true of their rows.
+    fn tables(&self) -> Tables {
+        Tables::default()
+    }
 
     /// How far the gates are open before training.
     fn initial_gates(&self, _dimensions: &Dimensions) -> Vec<InitialGate> {
         Vec::new()
+    }
+
+    /// How the optimiser moves one of the policy's own parameters, `residual.{...}`.
+    fn update(&self, _name: &str, shape: &[usize]) -> Update {
+        Update::by_shape(shape)
+    }
+
+    /// Whether its gains rise from nothing over the first steps of training.
+    fn warms_up(&self) -> bool {
+        false
+    }
+
+    /// Settings of training that only this policy has.
+    fn recipe(&self) -> &'static [RecipeKey] {
+        &[]
+    }
+
+    /// Whether a gate is known before a sub-layer runs, so that tokens can skip.
+    fn can_skip(&self) -> bool {
+        false
     }
 
     /// When tokens skip, if the settings say so.
@@ -160,13 +266,14 @@ pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Defau
         None
     }
 
-    /// Changes when tokens skip.
+    /// Changes when tokens skip. Asked only of policies that [can](PolicyConfig::can_skip).
     fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
         match skipping {
             None => Ok(()),
-            Some(_) => Err(Self::refuse(
-                "has no gate that is known before a sub-layer runs, so tokens cannot skip; nag and mgr have one",
-            )),
+            Some(_) => Err(self.refuse(format!(
+                "has no gate that is known before a sub-layer runs, so tokens cannot skip; {} have one",
+                crate::policies::kinds_that(|policy| policy.can_skip()).join(" and ")
+            ))),
         }
     }
 
@@ -181,34 +288,54 @@ pub trait PolicyConfig: Clone + PartialEq + Serialize + DeserializeOwned + Defau
     }
 
     /// Tokens of a sequence of `time` that run a block by design, whatever a threshold says.
-    fn running(&self, _block: usize, time: usize) -> usize {
+    fn running(&self, _block: usize, time: usize, _dimensions: &Dimensions) -> usize {
         time
     }
 
     /// FLOPs for each token of deciding who runs the sub-layer.
-    fn deciding(&self, _site: Site, _width: u64) -> u64 {
+    fn deciding(&self, _site: Site, _dimensions: &Dimensions) -> u64 {
         0
     }
 
-    /// The module. Settings must have passed [`PolicyConfig::check`].
-    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Self::Policy;
+    /// Whether a number of the policy follows from where in depth a block stands. A model without some of its
+    /// blocks then remembers their numbers ([`Dimensions::removed`]).
+    fn depends_on_depth(&self) -> bool {
+        false
+    }
+
+    /// What the number in the names of its own parameters counts.
+    fn numbering(&self) -> Numbering {
+        Numbering::Sites
+    }
+
+    /// What the gain of a sub-layer's norm is multiplied by in a prenorm model that computes the same; `None` if no
+    /// prenorm model does.
+    fn prenorm_gain(&self, _site: Site, _dimensions: &Dimensions) -> Option<f64> {
+        None
+    }
+
+    /// What a block adds to the squared norm of an additive stream at the start; PreNorm's unless the policy has
+    /// bounds of its own.
+    fn growth(&self, _block: usize, _dimensions: &Dimensions) -> Growth {
+        Growth { of: "PreNorm", share: 1.0 }
+    }
 
     /// An [`InvalidPolicy`] of this kind.
-    fn refuse(reason: impl Into<String>) -> InvalidPolicy {
-        InvalidPolicy { kind: Self::ABOUT.kind, reason: reason.into() }
+    fn refuse(&self, reason: String) -> InvalidPolicy {
+        InvalidPolicy { kind: self.about().kind, reason }
     }
 }
 
 /// Refuses a number of streams that makes no model, or one that only a mistyped config asks for.
-pub(crate) fn check_streams<C: PolicyConfig>(
+pub(crate) fn check_streams(
+    policy: &dyn PolicyConfig,
     streams: usize,
     most: usize,
 ) -> Result<(), InvalidPolicy> {
-    match streams {
-        0 => Err(C::refuse("streams is 0, but at least one stream must carry the tokens")),
-        n if n > most => {
-            Err(C::refuse(format!("streams is {n}, but at most {most} are supported")))
-        }
-        _ => Ok(()),
-    }
+    let reason = match streams {
+        0 => "streams is 0, but at least one stream must carry the tokens".to_owned(),
+        n if n > most => format!("streams is {n}, but at most {most} are supported"),
+        _ => return Ok(()),
+    };
+    Err(policy.refuse(reason))
 }

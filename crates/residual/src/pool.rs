@@ -36,7 +36,7 @@ impl Source {
 }
 
 /// What a query reads from its sources.
-pub struct Pooled {
+pub(crate) struct Pooled {
     /// `[B, T, d]`
     pub value: Tensor<3>,
     /// `[B, T, sources]`
@@ -47,7 +47,7 @@ pub struct Pooled {
 ///
 /// # Shapes
 /// - `query`: `[d]`
-pub fn pool(sources: &[Source], query: Tensor<1>) -> Pooled {
+pub(crate) fn pool(sources: &[Source], query: Tensor<1>) -> Pooled {
     let scores = sources.iter().map(|source| source.score(query.clone())).collect();
     let weights = softmax(Tensor::cat(scores, 2), 2);
     let value = sources
@@ -60,7 +60,7 @@ pub fn pool(sources: &[Source], query: Tensor<1>) -> Pooled {
 }
 
 /// `x W` without a batched product: `[B, T, d] x [d, m] -> [B, T, m]`.
-pub fn project(x: Tensor<3>, w: Tensor<2>) -> Tensor<3> {
+pub(crate) fn project(x: Tensor<3>, w: Tensor<2>) -> Tensor<3> {
     let [batch, time, width] = x.dims();
     let [_, out] = w.dims();
     x.reshape([batch * time, width]).matmul(w).reshape([batch, time, out])

@@ -1,6 +1,7 @@
 //! Watching a traversal from outside, so that diagnosis needs no second forward pass.
 
 use crate::site::Site;
+use crate::traversal::Traversal;
 use burn::tensor::Tensor;
 
 /// A quantity that a traversal can show.
@@ -50,11 +51,6 @@ impl Signal {
     ];
 }
 
-/// Whether a probe wants anything at all.
-pub(crate) fn watches(probe: &dyn Probe) -> bool {
-    Signal::ALL.iter().any(|&signal| probe.wants(signal))
-}
-
 /// Where a signal was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -64,7 +60,7 @@ pub enum Place {
     Out,
 }
 
-/// A watcher. Signals that nobody wants are never computed.
+/// A watcher. Signals that it does not want are never computed.
 pub trait Probe {
     /// Whether [`Probe::record`] should be called for this signal.
     fn wants(&self, signal: Signal) -> bool;
@@ -83,18 +79,6 @@ pub trait Probe {
     fn tap(&mut self, _site: Site, output: Tensor<3>) -> Tensor<3> {
         output
     }
-}
-
-/// Watches nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
-
-impl Probe for Silent {
-    fn wants(&self, _: Signal) -> bool {
-        false
-    }
-
-    fn record(&mut self, _: Place, _: Signal, _: Tensor<4>) {}
 }
 
 /// Keeps every signal of the wanted kinds.
@@ -135,12 +119,12 @@ impl Probe for Recorder {
 /// # Shapes
 /// - value: `[batch, time, features]`, recorded as one stream
 pub(crate) fn show(
-    probe: &mut dyn Probe,
+    traversal: &mut Traversal,
     place: Place,
     signal: Signal,
     value: impl FnOnce() -> Tensor<3>,
 ) {
-    show_streams(probe, place, signal, || value().unsqueeze_dim(2));
+    show_streams(traversal, place, signal, || value().unsqueeze_dim(2));
 }
 
 /// Records a signal of one number per stream and token if the probe wants it.
@@ -148,22 +132,22 @@ pub(crate) fn show(
 /// # Shapes
 /// - value: `[batch, time, streams]`
 pub(crate) fn show_per_stream(
-    probe: &mut dyn Probe,
+    traversal: &mut Traversal,
     place: Place,
     signal: Signal,
     value: impl FnOnce() -> Tensor<3>,
 ) {
-    show_streams(probe, place, signal, || value().unsqueeze_dim(3));
+    show_streams(traversal, place, signal, || value().unsqueeze_dim(3));
 }
 
 /// Records a signal that already has its stream axis if the probe wants it.
 pub(crate) fn show_streams(
-    probe: &mut dyn Probe,
+    traversal: &mut Traversal,
     place: Place,
     signal: Signal,
     value: impl FnOnce() -> Tensor<4>,
 ) {
-    if probe.wants(signal) {
-        probe.record(place, signal, value());
+    if traversal.wants(signal) {
+        traversal.record(place, signal, value());
     }
 }

@@ -1,10 +1,11 @@
 //! The one idea everything rests on: a depth state flows past a row of sub-layers, and a policy
 //! decides how each sub-layer reads from it and how its output is written back.
 
-use crate::fused::{Fused, Memory, Passage, Walking, passages};
-use crate::probe::{Place, Probe, Signal, show, watches};
+use crate::fused::{Fused, FusedDecode, FusedOptions, Junction, Memory, junctions};
+use crate::probe::{Place, Signal, show};
 use crate::site::Site;
-use crate::skip::{Conduct, Skipping};
+use crate::skip::{Skipping, StepMode};
+use crate::traversal::Traversal;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use hadal_cpu::Route;
@@ -14,7 +15,7 @@ use hadal_kernels::fuses;
 pub struct Read<Ticket> {
     /// The sub-layer's input, already normalised if the policy normalises. `[B, T, d]`
     pub input: Tensor<3>,
-    /// Who runs the sub-layer; `None` for everybody.
+    /// The tokens that run the sub-layer; `None` for all.
     pub route: Option<Route>,
     /// What reading computed that writing needs: gates, a normalised stream, or nothing.
     pub ticket: Ticket,
@@ -44,7 +45,12 @@ pub trait Residual: Module {
     fn open(&self, embedding: Tensor<3>) -> Self::State;
 
     /// What the sub-layer at `site` is given.
-    fn read(&self, site: Site, state: &Self::State, probe: &mut dyn Probe) -> Read<Self::Ticket>;
+    fn read(
+        &self,
+        site: Site,
+        state: &Self::State,
+        traversal: &mut Traversal,
+    ) -> Read<Self::Ticket>;
 
     /// The state after the sub-layer at `site` returned `output`, of shape `[B, T, d]`. What it holds for
     /// tokens that were not on the route has no meaning.
@@ -54,27 +60,24 @@ pub trait Residual: Module {
         state: Self::State,
         ticket: Self::Ticket,
         output: Tensor<3>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> Self::State;
 
     /// The state when the sub-layer at `site` is absent: it neither reads nor writes.
     ///
     /// Overridden where something other than the sub-layer happens at the site, such as the end of
     /// a block.
-    fn pass(&self, _site: Site, state: Self::State) -> Self::State {
+    fn without(&self, _site: Site, state: Self::State) -> Self::State {
         state
     }
 
     /// Why the site cannot be absent, if it cannot.
-    fn needs(&self, _site: Site) -> Option<&'static str> {
+    fn required_because(&self, _site: Site) -> Option<&'static str> {
         None
     }
 
-    /// Sets what changes from step to step of training.
-    fn conduct(&mut self, _conduct: &Conduct) {}
-
     /// Sets when tokens skip. Only called for policies whose settings take it.
-    fn skip(&mut self, _skipping: Option<Skipping>) {}
+    fn set_skipping(&mut self, _skipping: Option<Skipping>) {}
 
     /// A loss of the policy's own, to be learned from besides the model's.
     fn extra_loss(&self, _state: &Self::State) -> Option<Tensor<1>> {
@@ -85,22 +88,22 @@ pub trait Residual: Module {
     ///
     /// # Shapes
     /// - output: `[B, T, d]`
-    fn close(&self, state: Self::State, probe: &mut dyn Probe) -> Tensor<3>;
+    fn close(&self, state: Self::State, traversal: &mut Traversal) -> Tensor<3>;
 
-    /// The same policy as one fused operation for each passage, if it has such a form. `keep` says
-    /// whether there will be a backward pass.
-    fn fused(&self, _passages: &[Passage], _memory: &Memory, _keep: bool) -> Option<Fused> {
+    /// The same policy as one fused operation for each junction, if it has such a form.
+    fn fused(&self, _junctions: &[Junction], _options: &FusedOptions) -> Option<Fused> {
         None
     }
 
     /// The same policy for one token at a time past these sub-layers, if it has a fused form. It stays as it is now: what
     /// is changed in the policy afterwards does not reach it.
-    fn walking(&self, present: &[Site]) -> Option<Walking> {
-        self.fused(&passages(present), &Memory::default(), false)?.walking()
+    fn decode(&self, present: &[Site], mode: &StepMode) -> Option<FusedDecode> {
+        let options = FusedOptions { mode, memory: Memory::default(), keep: false };
+        self.fused(&junctions(present), &options)?.decode()
     }
 
     /// From the embedding to the head's input, past every sub-layer: through the fused form if there is
-    /// one and nobody watches, or else step by step, which defines what is computed.
+    /// one and nothing watches, or else step by step, which defines what is computed.
     ///
     /// # Shapes
     /// - `embedding` and output: `[B, T, d]`
@@ -108,40 +111,41 @@ pub trait Residual: Module {
         &self,
         embedding: Tensor<3>,
         layers: &mut dyn SubLayers,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> Tensor<3> {
         let device = embedding.device();
-        if fuses(&device) && !watches(probe) {
+        if fuses(&device) && !traversal.is_watched() {
             let sites = (0..layers.sites()).map(Site::new);
             let present: Vec<Site> = sites.filter(|&site| !layers.absent(site)).collect();
-            let passages = passages(&present);
             // What is given may be a constant to a policy that learns.
             let keep = device.is_autodiff() || self.devices().iter().any(|d| d.is_autodiff());
-            if let Some(fused) = self.fused(&passages, &layers.memory(), keep) {
+            let Traversal { mode, memory, .. } = *traversal;
+            let options = FusedOptions { mode, memory, keep };
+            if let Some(fused) = self.fused(&junctions(&present), &options) {
                 return fused.traverse(embedding, layers, &present);
             }
         }
-        show(probe, Place::Site(Site::new(0)), Signal::Embedding, || embedding.clone());
+        show(traversal, Place::Site(Site::new(0)), Signal::Embedding, || embedding.clone());
         let mut state = self.open(embedding);
         for site in (0..layers.sites()).map(Site::new) {
             if layers.absent(site) {
-                state = self.pass(site, state);
+                state = self.without(site, state);
                 continue;
             }
-            let Read { input, route, ticket } = self.read(site, &state, probe);
-            if probe.wants(Signal::FirstToken)
+            let Read { input, route, ticket } = self.read(site, &state, traversal);
+            if traversal.wants(Signal::FirstToken)
                 && let Some(share) = layers.first_token(site, &input)
             {
-                probe.record(Place::Site(site), Signal::FirstToken, share);
+                traversal.record(Place::Site(site), Signal::FirstToken, share);
             }
-            let output = probe.tap(site, layers.run(site, input, route.as_ref()));
-            show(probe, Place::Site(site), Signal::Write, || output.clone());
-            state = self.write(site, state, ticket, output, probe);
+            let output = traversal.tap(site, layers.run(site, input, route.as_ref()));
+            show(traversal, Place::Site(site), Signal::Write, || output.clone());
+            state = self.write(site, state, ticket, output, traversal);
         }
         if let Some(loss) = self.extra_loss(&state) {
             layers.learn(loss);
         }
-        self.close(state, probe)
+        self.close(state, traversal)
     }
 }
 
@@ -152,11 +156,6 @@ pub trait SubLayers {
 
     /// Whether this one is left out of the traversal.
     fn absent(&self, site: Site) -> bool;
-
-    /// What the backward pass may compute again.
-    fn memory(&self) -> Memory {
-        Memory::default()
-    }
 
     /// How much of its attention each head would give to the first token, if this is an attention.
     ///

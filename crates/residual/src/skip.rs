@@ -1,10 +1,11 @@
 //! Skipping: a policy whose gate is known before a sub-layer runs can leave out tokens for which it is small.
 
 use crate::policy::{InvalidPolicy, PolicyConfig};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use burn::tensor::{Bool, Tensor, TensorData};
 use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
+use hadal_kernels::read_back;
 use serde::{Deserialize, Serialize};
 
 /// Gates below which tokens skip: one number, one for each kind of sub-layer, or one for each sub-layer.
@@ -15,9 +16,9 @@ pub enum Thresholds {
     One(f64),
     /// By kind.
     PerKind {
-        /// Of attention.
+        /// For attention.
         attention: f64,
-        /// Of the MLP.
+        /// For the MLP.
         mlp: f64,
     },
     /// By sub-layer, from the embedding on.
@@ -30,10 +31,23 @@ impl Thresholds {
         match self {
             Self::One(threshold) => *threshold,
             Self::PerKind { attention, mlp } => match site.kind() {
-                SubLayer::Attention => *attention,
-                SubLayer::Mlp => *mlp,
+                SubLayerKind::Attention => *attention,
+                SubLayerKind::Mlp => *mlp,
             },
             Self::PerSite(thresholds) => thresholds[site.index],
+        }
+    }
+
+    /// Those of the sub-layers that stay when others are removed.
+    pub fn keeping(&self, stays: impl Fn(Site) -> bool) -> Self {
+        match self {
+            Self::PerSite(thresholds) => Self::PerSite(
+                (0..thresholds.len())
+                    .filter(|&l| stays(Site::new(l)))
+                    .map(|l| thresholds[l])
+                    .collect(),
+            ),
+            other => other.clone(),
         }
     }
 
@@ -62,7 +76,7 @@ pub enum SkippedKeys {
 pub struct Skipping {
     /// Below which gates.
     pub thresholds: Thresholds,
-    /// What share of the threshold is taken off the gates of those who run: 0 is the hard rule, 1 the
+    /// The share of the threshold that is taken off the gates of running tokens: 0 is the hard rule, 1 the
     /// continuous one, which does not jump where a gate meets the threshold.
     pub shrink: f64,
     /// What becomes of keys and values.
@@ -85,26 +99,27 @@ impl Skipping {
     }
 
     /// Refuses numbers that make no rule.
-    pub(crate) fn check<C: PolicyConfig>(
+    pub(crate) fn check(
         &self,
+        policy: &dyn PolicyConfig,
         dimensions: &Dimensions,
     ) -> Result<(), InvalidPolicy> {
         if let Thresholds::PerSite(thresholds) = &self.thresholds
             && thresholds.len() != dimensions.sites()
         {
-            return Err(C::refuse(format!(
+            return Err(policy.refuse(format!(
                 "skip_threshold lists {} numbers, but there are {} sub-layers",
                 thresholds.len(),
                 dimensions.sites()
             )));
         }
         if let Some(tau) = self.thresholds.all().iter().find(|t| !(**t >= 0.0 && t.is_finite())) {
-            return Err(C::refuse(format!(
+            return Err(policy.refuse(format!(
                 "skip_threshold is {tau}, but it must be zero or a positive number"
             )));
         }
         if !(0.0..=1.0).contains(&self.shrink) {
-            return Err(C::refuse(format!(
+            return Err(policy.refuse(format!(
                 "skip_shrink is {}, but it is a share between 0 and 1",
                 self.shrink
             )));
@@ -129,7 +144,7 @@ impl Skipping {
     }
 }
 
-/// Tokens that run a sub-layer whatever their gate, so that a sub-layer that nobody wants can still learn.
+/// Tokens that run a sub-layer whatever their gate, so that a sub-layer that no gate wants can still learn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forced {
     /// Share of tokens at each sub-layer; empty if there are none.
@@ -138,20 +153,30 @@ pub struct Forced {
     pub seed: u64,
 }
 
-/// What training sets from step to step and what is not part of a model.
+/// What changes from step to step of training and is not part of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conduct {
+pub struct StepMode {
     /// Share of their full size that the policy's gains have, while training warms up.
     pub warmth: f64,
     /// Whether parameters are being learned: decisions may then use what a generated text does not have.
     pub learning: bool,
-    /// Who runs in any case.
+    /// Tokens that run in any case.
     pub forced: Forced,
 }
 
-impl Default for Conduct {
+/// A model in use: gains have their full size, and every decision is the model's own.
+static IN_USE: StepMode =
+    StepMode { warmth: 1.0, learning: false, forced: Forced { shares: Vec::new(), seed: 0 } };
+
+impl Default for StepMode {
     fn default() -> Self {
-        Self { warmth: 1.0, learning: false, forced: Forced::default() }
+        IN_USE.clone()
+    }
+}
+
+impl Default for &StepMode {
+    fn default() -> Self {
+        &IN_USE
     }
 }
 
@@ -162,7 +187,7 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// What a rule says of the tokens at one sub-layer.
 pub(crate) struct Verdict {
-    /// Who runs; `None` for everybody.
+    /// The tokens that run; `None` for all.
     pub(crate) route: Option<Route>,
     /// What is to be subtracted from the magnitude of each gate, `[B, T, 1]`.
     pub(crate) taken_off: Option<Tensor<3>>,
@@ -173,7 +198,7 @@ pub(crate) struct Verdict {
 /// # Shapes
 /// - `gates`: `[B, T, 1]`
 pub(crate) fn judge(rule: &Skip, site: Site, gates: &Tensor<3>) -> Verdict {
-    let values: Vec<f32> = gates.clone().try_into_vec_as().unwrap_or_default();
+    let values = read_back(gates.clone()).unwrap_or_else(|error| panic!("{error}"));
     let each = || values.iter().copied().enumerate();
     let route = Route::of(each().map(|(token, gate)| rule.runs(site.index, token, gate)));
     let taken_off = (rule.shrink > 0.0).then(|| {

@@ -1,12 +1,13 @@
 //! What HC, mHC and mHC-lite share: n streams that are mixed into one reading, mixed into each
 //! other, and written to with a weight per stream. They differ in how a site finds the weights.
 
-use crate::fused::{Fused, Memory, Passage, gain, join};
+use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::Cost;
-use crate::probe::{Place, Probe, Signal, show, show_streams};
+use crate::probe::{Place, Signal, show, show_streams};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
+use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
@@ -37,11 +38,11 @@ pub struct Mix {
 
 impl Mix {
     /// Shows the weights to the probe.
-    fn show(&self, site: Site, probe: &mut dyn Probe) {
+    fn show(&self, site: Site, traversal: &mut Traversal) {
         let place = Place::Site(site);
-        show_streams(probe, place, Signal::PoolWeights, || self.pre.clone().unsqueeze_dim(3));
-        show_streams(probe, place, Signal::Mixing, || self.res.clone());
-        show_streams(probe, place, Signal::Gates, || self.post.clone().unsqueeze_dim(3));
+        show_streams(traversal, place, Signal::PoolWeights, || self.pre.clone().unsqueeze_dim(3));
+        show_streams(traversal, place, Signal::Mixing, || self.res.clone());
+        show_streams(traversal, place, Signal::Gates, || self.post.clone().unsqueeze_dim(3));
     }
 
     /// `h = sum_i pre_i H_i`.
@@ -100,11 +101,11 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         embedding.unsqueeze_dim::<4>(2).repeat_dim(2, self.streams)
     }
 
-    fn read(&self, site: Site, streams: &Tensor<4>, probe: &mut dyn Probe) -> Read<Mix> {
+    fn read(&self, site: Site, streams: &Tensor<4>, traversal: &mut Traversal) -> Read<Mix> {
         let mix = self.sites[site.index].mix(streams);
         let h = mix.read(streams.clone());
-        show(probe, Place::Site(site), Signal::Reading, || h.clone());
-        mix.show(site, probe);
+        show(traversal, Place::Site(site), Signal::Reading, || h.clone());
+        mix.show(site, traversal);
         Read::all(self.norms[site.index].forward(h), mix)
     }
 
@@ -114,37 +115,37 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         streams: Tensor<4>,
         mix: Mix,
         output: Tensor<3>,
-        probe: &mut dyn Probe,
+        traversal: &mut Traversal,
     ) -> Tensor<4> {
         let streams = mix.write(streams, output);
-        show_streams(probe, Place::Site(site), Signal::Streams, || streams.clone());
+        show_streams(traversal, Place::Site(site), Signal::Streams, || streams.clone());
         streams
     }
 
-    fn fused(&self, passages: &[Passage], _: &Memory, keep: bool) -> Option<Fused> {
-        let reader = |passage: &Passage| {
-            let mut parts = vec![gain(&self.norms, &self.final_norm, passage.to)];
-            if let Place::Site(site) = passage.to {
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        let reader = |junction: &Junction| {
+            let mut parts = vec![gain(&self.norms, &self.final_norm, junction.to)];
+            if let Place::Site(site) = junction.to {
                 parts.extend(self.sites[site.index].params());
             }
             join(parts)
         };
-        let params = passages.iter().map(reader).collect();
+        let params = junctions.iter().map(reader).collect();
         let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
         let kind = self.sites.first()?.kind();
-        let stream = Mixing::new(kind, self.streams, width, eps, passages.len() - 1, keep);
+        let stream = Mixing::new(kind, self.streams, width, eps, junctions.len() - 1, options.keep);
         Some(Fused { stream: Box::new(stream), params })
     }
 
-    fn close(&self, streams: Tensor<4>, probe: &mut dyn Probe) -> Tensor<3> {
+    fn close(&self, streams: Tensor<4>, traversal: &mut Traversal) -> Tensor<3> {
         let out: Tensor<3> = streams.sum_dim(2).squeeze_dim(2);
-        show(probe, Place::Out, Signal::Reading, || out.clone());
+        show(traversal, Place::Out, Signal::Reading, || out.clone());
         self.final_norm.forward(out)
     }
 }
 
 /// Cost of mixing n streams, where finding the weights takes `weights` FLOPs at each site.
-pub fn mixing_cost(dimensions: &Dimensions, n: u64, weights: u64) -> Cost {
+pub(crate) fn mixing_cost(dimensions: &Dimensions, n: u64, weights: u64) -> Cost {
     let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
     let mixing = 2 * n * d + 2 * n * n * d + 2 * n * d;
     Cost {

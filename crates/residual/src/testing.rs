@@ -1,9 +1,10 @@
 //! What the tests of several policies share.
 
 use crate::policy::PolicyConfig;
-use crate::probe::{Place, Probe, Recorder, Signal, Silent};
+use crate::probe::{Place, Probe, Recorder, Signal};
 use crate::residual::{Residual, SubLayers};
-use crate::site::{Dimensions, Site, SubLayer};
+use crate::site::{Dimensions, Site, SubLayerKind};
+use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Gradients, Tensor, TensorData, activation::relu};
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 
 /// A small model's dimensions.
 pub(crate) fn dimensions(width: usize, blocks: usize) -> Dimensions {
-    Dimensions { width, blocks, norm_eps: 1e-6 }
+    Dimensions::new(width, blocks, 1e-6)
 }
 
 /// Repeatable normal values of standard deviation one; the name tells draws apart.
@@ -93,7 +94,7 @@ pub(crate) fn traverse<R: Residual>(
     embedding: Tensor<3>,
     dimensions: &Dimensions,
 ) -> Tensor<3> {
-    policy.traverse(embedding, &mut Stand::new(dimensions), &mut Silent)
+    policy.traverse(embedding, &mut Stand::new(dimensions), &mut Traversal::default())
 }
 
 /// The same, watched.
@@ -103,7 +104,12 @@ pub(crate) fn watched<R: Residual>(
     dimensions: &Dimensions,
     probe: &mut dyn Probe,
 ) -> Tensor<3> {
-    policy.traverse(embedding, &mut Stand::new(dimensions), probe)
+    policy.traverse(embedding, &mut Stand::new(dimensions), &mut watching(probe))
+}
+
+/// A traversal of a model in use that a probe watches.
+pub(crate) fn watching(probe: &mut dyn Probe) -> Traversal<'_> {
+    Traversal { probe: Some(probe), ..Traversal::default() }
 }
 
 /// Asserts that two tensors agree, relative to the largest magnitude.
@@ -230,10 +236,10 @@ impl SubLayers for Toy {
             normal(&name, [width, width]) * (1.0 / (width as f64).sqrt())
         };
         match site.kind() {
-            SubLayer::Attention => {
+            SubLayerKind::Attention => {
                 crate::pool::project(input.mean_dim(1).expand(shape), matrix("value"))
             }
-            SubLayer::Mlp => {
+            SubLayerKind::Mlp => {
                 let hidden = relu(crate::pool::project(input, matrix("up")));
                 crate::pool::project(hidden, matrix("down"))
             }
@@ -249,7 +255,11 @@ pub(crate) fn growth_by_block<R: Residual>(policy: &R, dimensions: &Dimensions) 
     for seed in 0..SEEDS {
         let embedding = normal(&format!("toy.{seed}"), [1, 3, dimensions.width]);
         let mut seen = Recorder::of(&[Signal::Reading]);
-        policy.traverse(embedding, &mut Toy { blocks: dimensions.blocks, seed }, &mut seen);
+        policy.traverse(
+            embedding,
+            &mut Toy { blocks: dimensions.blocks, seed },
+            &mut watching(&mut seen),
+        );
         let entering = (1..dimensions.blocks).map(|block| Place::Site(Site::new(2 * block)));
         for (sum, place) in growth.iter_mut().zip(entering.chain([Place::Out])) {
             let stream = seen.get(place, Signal::Reading).unwrap();

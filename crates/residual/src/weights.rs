@@ -1,7 +1,7 @@
 //! Declaring parameters: one place that knows each name, shape and initial value.
 //!
 //! A module asks [`Weights`] for its parameters by checkpoint name. Whether they are fresh or come
-//! from a file is decided by whoever made the `Weights`; the module's code is the same, and the list
+//! from a file is decided where the `Weights` are made; the module's code is the same, and the list
 //! of declarations is what checkpoints are checked against and gradients are named by.
 
 use burn::module::{Param, ParamId};
@@ -21,13 +21,40 @@ pub enum Init {
         /// Standard deviation.
         std: f64,
     },
-    /// Normal elements, then the mean of each row is taken away (NAG's input table).
-    CentredRows {
-        /// Standard deviation before centring.
+    /// Independent normal elements, then every row is brought under a rule.
+    Rows {
+        /// Standard deviation before that.
         std: f64,
+        /// What holds for every row.
+        rule: RowRule,
     },
-    /// Normal elements, then each row is centred and scaled to mean square one (NAG's output table).
-    UnitRows,
+}
+
+/// What holds for every row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowRule {
+    /// Nothing.
+    Free,
+    /// Its mean is zero.
+    Centred,
+    /// Its mean is zero and its mean square one.
+    Unit,
+}
+
+impl RowRule {
+    /// Brings a row to the nearest one for which it holds.
+    pub fn apply(self, row: &mut [f32]) {
+        if self == Self::Free {
+            return;
+        }
+        let mean = row.iter().sum::<f32>() / row.len() as f32;
+        row.iter_mut().for_each(|v| *v -= mean);
+        if self == Self::Unit {
+            let mean_square = row.iter().map(|v| v * v).sum::<f32>() / row.len() as f32;
+            let scale = mean_square.max(f32::MIN_POSITIVE).sqrt().recip();
+            row.iter_mut().for_each(|v| *v *= scale);
+        }
+    }
 }
 
 impl Init {
@@ -45,21 +72,9 @@ impl Init {
             Self::Constant(value) => vec![*value as f32; count],
             Self::Values(values) => values.clone(),
             Self::Normal { std } => normal(name, seed, count, *std),
-            Self::CentredRows { std } => {
+            Self::Rows { std, rule } => {
                 let mut values = normal(name, seed, count, *std);
-                for row in rows(&mut values, shape) {
-                    centre(row);
-                }
-                values
-            }
-            Self::UnitRows => {
-                let mut values = normal(name, seed, count, 1.0);
-                for row in rows(&mut values, shape) {
-                    centre(row);
-                    let mean_square = row.iter().map(|v| v * v).sum::<f32>() / row.len() as f32;
-                    let scale = mean_square.max(f32::MIN_POSITIVE).sqrt().recip();
-                    row.iter_mut().for_each(|v| *v *= scale);
-                }
+                rows(&mut values, shape).for_each(|row| rule.apply(row));
                 values
             }
         }
@@ -68,11 +83,6 @@ impl Init {
 
 fn rows<'a>(values: &'a mut [f32], shape: &[usize]) -> impl Iterator<Item = &'a mut [f32]> {
     values.chunks_exact_mut(shape.last().copied().unwrap_or(1).max(1))
-}
-
-fn centre(row: &mut [f32]) {
-    let mean = row.iter().sum::<f32>() / row.len() as f32;
-    row.iter_mut().for_each(|v| *v -= mean);
 }
 
 fn normal(name: &str, seed: u64, count: usize, std: f64) -> Vec<f32> {
@@ -209,7 +219,7 @@ mod tests {
 
     #[test]
     fn unit_rows_are_centred_with_mean_square_one() {
-        let values = Init::UnitRows.elements("head", 3, &[5, 16]);
+        let values = Init::Rows { std: 1.0, rule: RowRule::Unit }.elements("head", 3, &[5, 16]);
         for row in values.chunks(16) {
             assert!(row.iter().sum::<f32>().abs() < 1e-4);
             assert!((row.iter().map(|v| v * v).sum::<f32>() - 16.0).abs() < 1e-3);

@@ -2,7 +2,7 @@
 //! into chunks, and the second half of each is scored, where every token has at least half a chunk before it.
 
 use hadal_data::Batch;
-use hadal_model::{Decoder, Pass, PassError, Tokens};
+use hadal_model::{Decoder, PassError, Tokens, Variant};
 use hadal_train::quality::mean_loss;
 use serde::Serialize;
 
@@ -55,6 +55,7 @@ pub struct Perplexity {
 /// found so far, and how many chunks there are.
 pub fn perplexity(
     decoder: &Decoder,
+    variant: Variant,
     ids: &[u32],
     chunks: &Chunks,
     progress: &mut dyn FnMut(&Perplexity, usize),
@@ -67,7 +68,7 @@ pub fn perplexity(
     let mut losses = Vec::new();
     let mut found = Err(PerplexityError::ShortText { tokens: ids.len(), context });
     for chunk in ids.chunks_exact(context).take(all) {
-        losses.push(chunk_loss(decoder, chunk, chunks.begin)?);
+        losses.push(chunk_loss(decoder, variant, chunk, chunks.begin)?);
         let so_far = summary(&losses, context);
         progress(&so_far, all);
         found = Ok(so_far);
@@ -76,7 +77,12 @@ pub fn perplexity(
 }
 
 /// The mean loss of the second half.
-fn chunk_loss(decoder: &Decoder, chunk: &[u32], begin: Option<u32>) -> Result<f64, PassError> {
+fn chunk_loss(
+    decoder: &Decoder,
+    variant: Variant,
+    chunk: &[u32],
+    begin: Option<u32>,
+) -> Result<f64, PassError> {
     let mut ids = chunk.to_vec();
     if let (Some(first), Some(begin)) = (ids.first_mut(), begin) {
         *first = begin;
@@ -84,7 +90,7 @@ fn chunk_loss(decoder: &Decoder, chunk: &[u32], begin: Option<u32>) -> Result<f6
     let (input, target) = (&ids[..ids.len() - 1], &ids[1..]);
     let scored: Vec<bool> = (0..input.len()).map(|position| position >= chunk.len() / 2).collect();
     let batch = Batch { input: Tokens::row(input), target: Tokens::row(target), scored };
-    mean_loss(decoder, &batch, Pass::default())
+    mean_loss(decoder, &batch, variant.pass())
 }
 
 /// Every chunk scores as many tokens, so their means count alike.
@@ -106,7 +112,7 @@ fn summary(losses: &[f64], context: usize) -> Perplexity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hadal_model::{Device, load, negative_log_likelihood};
+    use hadal_model::{Device, Pass, load, negative_log_likelihood};
     use std::path::Path;
 
     fn stories() -> Decoder {
@@ -124,7 +130,7 @@ mod tests {
         let chunks = Chunks { context: 12, most: Some(3), begin: Some(1) };
         let mut seen = Vec::new();
         let mut told = |so_far: &Perplexity, all: usize| seen.push((so_far.chunks, all));
-        let found = perplexity(&decoder, &ids, &chunks, &mut told).unwrap();
+        let found = perplexity(&decoder, Variant::default(), &ids, &chunks, &mut told).unwrap();
         assert_eq!(seen, [(1, 3), (2, 3), (3, 3)]);
         // Token by token, from whole logits.
         let losses: Vec<f64> = (0..3)
@@ -149,7 +155,9 @@ mod tests {
         let decoder = stories();
         let refused = |count, context| {
             let chunks = Chunks { context, most: None, begin: None };
-            perplexity(&decoder, &text(count), &chunks, &mut |_, _| ()).unwrap_err().to_string()
+            perplexity(&decoder, Variant::default(), &text(count), &chunks, &mut |_, _| ())
+                .unwrap_err()
+                .to_string()
         };
         assert!(refused(11, 12).contains("11 tokens, fewer than one chunk of 12"));
         assert!(refused(11, 3).contains("at least 4"));

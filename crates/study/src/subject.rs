@@ -2,7 +2,10 @@
 
 use crate::diagnose::DiagnoseError;
 use hadal_files::read_text;
-use hadal_model::{Decoder, Device, ModelConfig, Part, Tokenizer, TokenizerError, load, model_at};
+use hadal_model::{
+    Decoder, Device, ModelConfig, Part, Tokenizer, TokenizerError, Variant, load, model_at,
+};
+use hadal_residual::{Site, StepMode};
 use hadal_train::{RunConfig, checkpoint_steps, saved_model};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +20,9 @@ pub struct Subject {
     pub step: Option<u64>,
     pub(crate) decoder: Decoder,
     pub(crate) config: Option<RunConfig>,
+    /// How far a run's gains have warmed up.
+    pub(crate) mode: StepMode,
+    pub(crate) absent: Vec<Site>,
 }
 
 impl Subject {
@@ -29,20 +35,37 @@ impl Subject {
         if settings.is_file() {
             let text = read_text(&settings)?;
             let config = RunConfig::parse(&text, &settings.display().to_string())?;
-            let (decoder, step) = of_run(path, &config)?;
-            return Ok(Self { name, path: path.into(), step, decoder, config: Some(config) });
+            let (decoder, mode, step) = of_run(path, &config)?;
+            let (path, config) = (path.into(), Some(config));
+            return Ok(Self { name, path, step, decoder, config, mode, absent: Vec::new() });
         }
         let model = model_at(path);
         if !model.is_file() && !model.join("config.json").is_file() {
             return Err(DiagnoseError::NoModel { path: path.into() });
         }
         let decoder = load(path, &device())?.decoder;
-        Ok(Self { name, path: path.into(), step: None, decoder, config: None })
+        Ok(Self {
+            name,
+            path: path.into(),
+            step: None,
+            decoder,
+            config: None,
+            mode: StepMode::default(),
+            absent: Vec::new(),
+        })
     }
 
     /// Looks at the model without these parts.
     pub fn leave_out(&mut self, parts: &[Part]) -> Result<(), DiagnoseError> {
-        Ok(self.decoder.leave_out(&Part::all_sites(parts))?)
+        let absent = Part::all_sites(parts);
+        self.decoder.check_absent(&absent)?;
+        self.absent = absent;
+        Ok(())
+    }
+
+    /// What is looked at.
+    pub(crate) fn variant(&self) -> Variant<'_> {
+        Variant { absent: &self.absent, mode: &self.mode }
     }
 
     /// The model's shape.
@@ -79,14 +102,19 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-fn of_run(path: &Path, config: &RunConfig) -> Result<(Decoder, Option<u64>), DiagnoseError> {
+fn of_run(
+    path: &Path,
+    config: &RunConfig,
+) -> Result<(Decoder, StepMode, Option<u64>), DiagnoseError> {
     let steps = checkpoint_steps(path).unwrap_or_default();
     let finished = path.join("model");
     if finished.join("config.json").is_file() {
-        return Ok((load(&finished, &device())?.decoder, steps.last().copied()));
+        let decoder = load(&finished, &device())?.decoder;
+        return Ok((decoder, StepMode::default(), steps.last().copied()));
     }
     let Some(&step) = steps.last() else {
         return Err(DiagnoseError::NoCheckpoint { path: path.into() });
     };
-    Ok((saved_model(path, config, step, &device())?, Some(step)))
+    let (decoder, mode) = saved_model(path, config, step, &device())?;
+    Ok((decoder, mode, Some(step)))
 }

@@ -1,7 +1,8 @@
 //! Every trace in the repository, whoever computed it.
 
 use hadal_kernels::{fused_calls, plainly};
-use hadal_model::Device;
+use hadal_model::{Device, read_config};
+use hadal_residual::ResidualConfig;
 use hadal_study::{DEFAULT_TOLERANCE, parity};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,13 +36,28 @@ fn assert_each(directories: &[PathBuf]) {
 #[test]
 fn the_shared_goldens_agree() {
     let shared = directories("golden");
-    assert_eq!(shared.len(), 24);
+    assert!(shared.len() >= 24, "{shared:?}");
     assert_parity(&shared);
 }
 
 #[test]
 fn our_own_reference_agrees_on_other_shapes_and_settings() {
     let ours = directories("golden-ours");
-    assert!(ours.len() >= 20);
+    assert!(ours.len() >= 20, "{ours:?}");
     assert_parity(&ours);
+}
+
+#[test]
+fn every_kind_has_a_trace_of_an_independent_implementation() {
+    let all: Vec<_> = ["golden", "golden-ours"].into_iter().flat_map(directories).collect();
+    let traced: Vec<_> =
+        all.iter().map(|directory| read_config(directory).unwrap().residual.about().kind).collect();
+    for policy in ResidualConfig::all() {
+        let kind = policy.about().kind;
+        assert!(
+            traced.contains(&kind),
+            "no directory under tests/golden or tests/golden-ours is a {kind}: describe it in a file under \
+             tests/reference/kinds and run `python tests/reference/generate.py {kind}`"
+        );
+    }
 }

@@ -5,6 +5,7 @@
 //! and generation are written once.
 
 mod gguf;
+mod guard;
 mod place;
 mod stream;
 #[cfg(test)]
@@ -15,10 +16,10 @@ use gguf::tokenizer_json;
 use hadal_gguf::{Gguf, GgufError};
 use std::fs;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 pub use gguf::{GPT2_PATTERN, RULES, Rule};
+pub use guard::{guarded, is_guarded};
 pub use place::{CONFIG, TOKENIZER, is_gguf, model_at};
 pub use stream::TextStream;
 pub use tokens::Tokens;
@@ -158,7 +159,7 @@ impl Tokenizer {
         // before it sees the file.
         serde_json::from_slice::<serde_json::Value>(content)
             .map_err(|error| malformed(error.to_string()))?;
-        let inner = guarded(|| {
+        let inner = guarded(|| -> tokenizers::Result<_> {
             let mut inner = tokenizers::Tokenizer::from_bytes(content)?;
             inner.with_truncation(None)?;
             inner.with_padding(None);
@@ -301,14 +302,4 @@ fn known_ids(inner: &tokenizers::Tokenizer, names: &[&str]) -> Vec<u32> {
     };
     let special = find(true);
     if special.is_empty() { find(false) } else { special }
-}
-
-/// Calls the library and turns a panic into an error: it indexes and unwraps on values that come
-/// from the file, such as merges that are longer than any token.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("its parts contradict each other".to_owned()),
-    }
 }

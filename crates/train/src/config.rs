@@ -77,9 +77,10 @@ pub struct TrainSection {
     /// Length of a sequence; a task brings its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq_len: Option<usize>,
-    /// Steps over which NAG's gains rise from nothing.
+    /// Steps over which gains rise from nothing, where the policy has such gains.
     #[serde(default)]
-    pub nag_alpha_warmup: u64,
+    #[serde(rename = "nag_alpha_warmup")]
+    pub gain_warmup: u64,
 }
 
 fn one() -> usize {
@@ -177,7 +178,8 @@ impl Default for MemoryConfig {
 impl MemoryConfig {
     /// As the model takes it.
     pub fn memory(&self) -> Memory {
-        Memory { inversion: self.inversion.then_some(self.fallback), recompute: self.recompute }
+        let kept_share = self.inversion.then_some(self.fallback);
+        Memory { kept_share, recompute: self.recompute }
     }
 }
 
@@ -330,8 +332,8 @@ impl RunConfig {
             let value = o.adamw.eps.to_string();
             return refuse("optimizer.adamw.eps", value, "it must be a small positive number");
         }
-        if !(o.nag_gate_slowdown > 0.0 && o.nag_gate_slowdown.is_finite()) {
-            let value = o.nag_gate_slowdown.to_string();
+        if !(o.gate_slowdown > 0.0 && o.gate_slowdown.is_finite()) {
+            let value = o.gate_slowdown.to_string();
             return refuse("optimizer.nag_gate_slowdown", value, "it must be positive");
         }
         let shares = o.adamw.betas.into_iter().chain([o.muon.momentum]);

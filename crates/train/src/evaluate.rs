@@ -2,7 +2,7 @@
 
 use super::quality::{likeliest, scalar};
 use hadal_data::{Batch, Feed, FeedError};
-use hadal_model::{Decoder, Pass, PassError, masked_cross_entropy};
+use hadal_model::{Decoder, PassError, Variant, masked_cross_entropy};
 use serde::Serialize;
 
 /// What was measured.
@@ -26,6 +26,7 @@ pub struct Evaluation {
 /// Measures a model without autodiff on the first `batches` held-out batches.
 pub(crate) fn evaluate(
     decoder: &Decoder,
+    variant: Variant,
     feed: &Feed,
     batches: usize,
     batch: usize,
@@ -34,7 +35,7 @@ pub(crate) fn evaluate(
     let mut answers = Answers::default();
     for i in 0..batches {
         let held_out = feed.held_out((i * batch) as u64, batch)?;
-        let logits = decoder.logits(&held_out.input, Pass::default())?;
+        let logits = decoder.logits(&held_out.input, variant.pass())?;
         if !held_out.scored.is_empty() {
             let likeliest = likeliest(logits.clone()).map_err(PassError::from)?;
             answers.count(&likeliest, &held_out);

@@ -3,19 +3,18 @@
 use super::quality::scalar;
 use burn::tensor::Tensor;
 use hadal_data::Batch;
-use hadal_model::{Decoder, Pass, PassError, Tally};
+use hadal_model::{Decoder, Pass, PassError};
 use std::collections::BTreeMap;
 
 /// Gradients by parameter name.
 pub type Gradients = BTreeMap<String, Vec<f32>>;
 
-/// The loss of a batch and its gradient; `tally` counts what ran.
+/// The loss of a batch and its gradient.
 pub(crate) fn loss_and_gradient(
     decoder: &Decoder,
     batch: &Batch,
-    tally: &mut Tally,
+    pass: Pass,
 ) -> Result<(f64, Gradients), PassError> {
-    let pass = Pass { tally: Some(tally), ..Pass::default() };
     let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
     let value = scalar(&loss)?;
     Ok((value, gradients(decoder, loss)))

@@ -59,6 +59,9 @@ pub struct ModelSection {
     /// Where attention sees the last positions alone; nowhere by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sliding_window: Option<SlidingWindow>,
+    /// Blocks that were cut out of the model to go on from, by the numbers they had.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed_blocks: Vec<usize>,
 }
 
 fn relu2() -> MlpKind {
@@ -85,7 +88,6 @@ impl ModelSection {
         data_vocabulary: usize,
         seq_len: usize,
     ) -> ModelConfig {
-        let untied = matches!(residual, ResidualConfig::NormAgnostic(_));
         ModelConfig {
             model_type: "hadal".into(),
             vocab_size: self.vocab_size.unwrap_or(data_vocabulary),
@@ -99,13 +101,14 @@ impl ModelSection {
             rope_theta: self.rope_theta,
             norm_eps: self.norm_eps,
             qk_norm: self.qk_norm,
-            tie_embeddings: self.tie_embeddings.unwrap_or(!untied),
+            tie_embeddings: self.tie_embeddings.unwrap_or(residual.tables().tied),
             depth_kv: self.depth_kv,
             max_seq_len: self.max_seq_len.unwrap_or(seq_len),
             attention_bias: self.attention_bias,
             mlp_bias: self.mlp_bias,
             rope_scaling: self.rope_scaling.clone(),
             sliding_window: self.sliding_window.clone(),
+            removed_blocks: self.removed_blocks.clone(),
             residual: residual.clone(),
         }
     }
@@ -132,6 +135,7 @@ impl From<&ModelConfig> for ModelSection {
             mlp_bias: model.mlp_bias,
             rope_scaling: model.rope_scaling.clone(),
             sliding_window: model.sliding_window.clone(),
+            removed_blocks: model.removed_blocks.clone(),
         }
     }
 }
@@ -171,6 +175,7 @@ mod tests {
             mlp_bias: true,
             rope_scaling: Some(RopeScaling::Yarn(yarn)),
             sliding_window: Some(SlidingWindow { size: 4, blocks: Some(vec![0, 2]) }),
+            removed_blocks: vec![1],
             residual: ResidualConfig::default(),
         };
         let divided = RopeScaling::Divided { divisors: vec![1.0, 1.1, 8.1] };

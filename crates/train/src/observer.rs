@@ -4,6 +4,7 @@ use super::evaluate::Evaluation;
 use super::skip::SkipReport;
 use hadal_data::Feed;
 use hadal_model::Decoder;
+use hadal_residual::StepMode;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Midway<'a> {
     pub step: u64,
     /// The model as it would be used now, with autodiff.
     pub decoder: &'a Decoder,
+    /// How it would be used.
+    pub mode: &'a StepMode,
     /// The data, of which the held-out part may be looked at.
     pub feed: &'a Feed,
     /// The run's folder.

@@ -7,7 +7,7 @@ use super::skip::Skipper;
 use super::state::{self, StateError};
 use super::trainer::warmth;
 use hadal_model::{Decoder, Device, TensorFile};
-use hadal_residual::Conduct;
+use hadal_residual::StepMode;
 use std::path::Path;
 
 /// The model that a run had after this step, as it would be used then.
@@ -16,7 +16,7 @@ pub fn saved_model(
     config: &RunConfig,
     step: u64,
     device: &Device,
-) -> Result<Decoder, TrainError> {
+) -> Result<(Decoder, StepMode), TrainError> {
     let directory = checkpoint_path(run, step);
     let state = state::read(&directory)?;
     let file = TensorFile::open(&directory.join(state::TENSORS)).map_err(StateError::from)?;
@@ -38,9 +38,8 @@ pub fn saved_model(
         return Err(StateError::from(problem).into());
     }
     let warmth = warmth(config, step);
-    decoder.conduct(&Conduct { warmth, ..Conduct::default() });
     if let (Some(skipper), Some(state)) = (Skipper::new(config, &model, length)?, &state.skip) {
-        decoder.skip(skipper.skipping(state, step, warmth))?;
+        decoder.set_skipping(skipper.skipping(state, step, warmth))?;
     }
-    Ok(decoder)
+    Ok((decoder, StepMode { warmth, ..StepMode::default() }))
 }

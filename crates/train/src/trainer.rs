@@ -16,9 +16,9 @@ use super::state::{self, State};
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use burn::module::Module;
 use hadal_data::{Batch, Feed, FeedError};
-use hadal_model::{CheckpointError, Decoder, ModelConfig, Tally, save};
+use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, save};
 use hadal_report::run::{Metric, StepPoint};
-use hadal_residual::{Conduct, ResidualConfig};
+use hadal_residual::StepMode;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -99,8 +99,6 @@ impl Trainer {
     ) -> Result<Self, TrainError> {
         let logs = Logs::open(folder.path(), &state.logs).map_err(unwritten(folder.path()))?;
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
-        let mut decoder = decoder;
-        decoder.remember(config.memory.memory());
         let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
         Ok(Self {
             config,
@@ -199,7 +197,8 @@ impl Trainer {
     ) -> Result<Option<StepReport>, TrainError> {
         let started = Instant::now();
         let step = self.state.step;
-        self.prepare()?;
+        let mode = self.prepare()?;
+        let memory = self.config.memory.memory();
         let parts = self.config.train.accumulate;
         let mut gradients = Gradients::new();
         let mut batches = Vec::new();
@@ -211,7 +210,8 @@ impl Trainer {
                 return Ok(None);
             }
             let batch = self.batch(step, part)?;
-            let (value, more) = loss_and_gradient(&self.decoder, &batch, &mut tally)?;
+            let pass = Pass { mode: &mode, memory, tally: Some(&mut tally), ..Pass::default() };
+            let (value, more) = loss_and_gradient(&self.decoder, &batch, pass)?;
             loss += value / parts as f64;
             accumulate(&mut gradients, more, parts);
             batches.push(batch);
@@ -250,22 +250,21 @@ impl Trainer {
         Ok(self.feed.train(first, count)?)
     }
 
-    /// How the model goes through a step.
-    fn prepare(&mut self) -> Result<(), TrainError> {
+    /// Sets the thresholds of a step, and says how the model goes through it.
+    fn prepare(&mut self) -> Result<StepMode, TrainError> {
         let step = self.state.step;
         let warmth = warmth(&self.config, step + 1);
-        let mut conduct = Conduct { warmth, learning: true, ..Conduct::default() };
+        let mut mode = StepMode { warmth, learning: true, ..StepMode::default() };
         if let Some(skipper) = &self.skipper {
             let state = match self.state.skip.take() {
                 Some(state) => state,
                 None => skipper.start(&self.decoder, &self.batch(step, 0)?)?,
             };
-            conduct.forced = skipper.forced(&state, step);
-            self.decoder.skip(skipper.skipping(&state, step, warmth))?;
+            mode.forced = skipper.forced(&state, step);
+            self.decoder.set_skipping(skipper.skipping(&state, step, warmth))?;
             self.state.skip = Some(state);
         }
-        self.decoder.conduct(&conduct);
-        Ok(())
+        Ok(mode)
     }
 
     fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
@@ -354,12 +353,11 @@ fn fingerprint(config: &RunConfig) -> Result<String, TrainError> {
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 
-/// NAG's gains rise from nothing over the first steps: their share of their full size in the step that
-/// makes `done`. Other policies have none.
+/// Gains that rise from nothing over the first steps: their share of their full size in the step that makes
+/// `done`. One for policies that have none.
 pub(crate) fn warmth(config: &RunConfig, done: u64) -> f64 {
-    let length = config.train.nag_alpha_warmup;
-    let warms = matches!(config.residual, ResidualConfig::NormAgnostic(_));
-    if warms && done < length { done as f64 / length as f64 } else { 1.0 }
+    let length = config.train.gain_warmup;
+    if config.residual.warms_up() && done < length { done as f64 / length as f64 } else { 1.0 }
 }
 
 /// The model for the data; its vocabulary must hold the data's.

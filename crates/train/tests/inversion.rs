@@ -35,8 +35,14 @@ struct Nobody;
 
 impl Observer for Nobody {}
 
-fn gradients(decoder: &Decoder, tokens: &Tokens, targets: &Tokens) -> BTreeMap<String, Vec<f32>> {
-    let loss = decoder.loss(tokens, targets, &[], Pass::default()).unwrap();
+fn gradients(
+    decoder: &Decoder,
+    tokens: &Tokens,
+    targets: &Tokens,
+    memory: Memory,
+) -> BTreeMap<String, Vec<f32>> {
+    let pass = Pass { memory, ..Pass::default() };
+    let loss = decoder.loss(tokens, targets, &[], pass).unwrap();
     decoder.gradients(loss.backward()).into_iter().collect()
 }
 
@@ -53,14 +59,14 @@ fn gradients_of_a_trained_model_of_24_blocks_agree_with_those_of_kept_streams() 
     let finished = trainer.run(&mut Nobody, &AtomicBool::new(false)).unwrap();
     let Finished::Done { model, .. } = finished else { panic!("the run was interrupted") };
 
-    let mut decoder = load(&model, &Device::flex().autodiff()).unwrap().decoder;
+    let decoder = load(&model, &Device::flex().autodiff()).unwrap().decoder;
     let vocabulary = decoder.config().vocab_size as u32;
     let text = |by: u32| -> Tokens {
         Tokens::rows((0..64).map(|i| (i * i * by + i) % vocabulary).collect(), 4).unwrap()
     };
-    let mut with = |inversion| {
-        decoder.remember(Memory { inversion, recompute: false });
-        gradients(&decoder, &text(7), &text(11))
+    let with = |kept_share| {
+        let memory = Memory { kept_share, recompute: false };
+        gradients(&decoder, &text(7), &text(11), memory)
     };
     let exact = with(None);
     let most = exact.values().map(|g| largest(g)).fold(0.0, f32::max);

@@ -1,7 +1,7 @@
 //! Mixture-of-Depths learns two things at once: which tokens are worth a block, and to know them by themselves.
 
 use hadal_model::{Decoder, Device, Pass, load};
-use hadal_residual::{Conduct, Recorder, Signal};
+use hadal_residual::{Recorder, Signal, StepMode};
 use hadal_train::{ConfigLayers, Finished, Observer, RunConfig, StepReport, Trainer};
 use std::sync::atomic::AtomicBool;
 
@@ -60,25 +60,25 @@ fn predictors_learn_what_routers_choose_and_evaluation_uses_them() {
     let mut losses = Losses::default();
     let finished = trainer.run(&mut losses, &AtomicBool::new(false)).unwrap();
     let Finished::Done { model, evaluation } = finished else { panic!("the run was interrupted") };
-    let mut decoder = load(&model, &Device::flex()).unwrap().decoder;
+    let decoder = load(&model, &Device::flex()).unwrap().decoder;
     let after = agreement(&decoder, &config);
     assert!(after > 0.8 && after > before + 0.1, "agreement went from {before} to {after}");
     let last = losses.0[140..].iter().sum::<f64>() / 10.0;
     assert!(last < losses.0[0] - 0.2, "the loss went from {} to {last}", losses.0[0]);
 
     // The evaluation is that of the saved model as it is used, not of the top k.
-    let batches = |decoder: &Decoder| {
+    let batches = |mode: &StepMode| {
         let feed = config.open_feed().unwrap();
         let loss = |i: u64| {
             let batch = feed.held_out(8 * i, 8).unwrap();
-            let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, Pass::default());
+            let pass = Pass { mode, ..Pass::default() };
+            let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass);
             f64::from(loss.unwrap().into_scalar::<f32>())
         };
         (0..4).map(loss).sum::<f64>() / 4.0
     };
-    let in_use = batches(&decoder);
+    let in_use = batches(&StepMode::default());
     assert!((in_use - evaluation.loss).abs() < 1e-4, "{in_use} is not {}", evaluation.loss);
-    decoder.conduct(&Conduct { learning: true, ..Conduct::default() });
-    let learning = batches(&decoder);
+    let learning = batches(&StepMode { learning: true, ..StepMode::default() });
     assert!((learning - in_use).abs() > 1e-4, "the top k decided in both");
 }

@@ -145,7 +145,7 @@ impl Bench {
             Some(path) => Failure::usage(format!("{}: {error}", path.display())),
             None => Failure::usage(error),
         })?;
-        let inversion = Memory::default().inversion.filter(|_| !self.exact);
+        let kept_share = Memory::default().kept_share.filter(|_| !self.exact);
         Ok(Job {
             model,
             activity,
@@ -153,7 +153,7 @@ impl Bench {
             seq: self.seq,
             threads: self.threads,
             plain: self.plain,
-            memory: Memory { inversion, recompute: self.recompute },
+            memory: Memory { kept_share, recompute: self.recompute },
             skip: entry.skip,
         })
     }

@@ -5,8 +5,8 @@ use crate::output::{print_json, spinner};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::{
-    Checkpoint, DEVICES, Generated, Limits, Part, Sampler, Sampling, StopReason, TextStream,
-    Tokenizer, device_named, generate, load,
+    Checkpoint, DEVICES, Generated, Limits, Part, Sampler, Sampling, Session, StopReason,
+    TextStream, Tokenizer, Variant, device_named, generate, load,
 };
 use hadal_residual::{Skipping, Thresholds};
 use serde_json::json;
@@ -82,7 +82,7 @@ impl Generate {
         spinner.finish_and_clear();
         self.set_skipping(&mut checkpoint)?;
         let skipped = Part::all_sites(&self.skip_blocks);
-        checkpoint.decoder.leave_out(&skipped).map_err(Failure::usage)?;
+        checkpoint.decoder.check_absent(&skipped).map_err(Failure::usage)?;
         let tokenizer = tokenizer_of(&self.directory, self.tokenizer.as_deref(), &checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;
 
@@ -93,11 +93,15 @@ impl Generate {
             vocabulary: tokenizer.vocab_size(),
         };
         let listen = |token| printer.token(token);
-        let decoder = &mut checkpoint.decoder;
+        let decoder = &checkpoint.decoder;
         // On a thread of the pool: one outside would hand over and wait at every product.
         let _ = start_pool(None);
-        let generated = in_pool(|| generate(decoder, &ids, &limits, &mut sampler, listen))
-            .map_err(Failure::failed)?;
+        let variant = Variant::without(&skipped);
+        let generated = in_pool(|| {
+            let mut session = Session::new(decoder, variant)?;
+            generate(&mut session, &ids, &limits, &mut sampler, listen)
+        })
+        .map_err(Failure::failed)?;
         let text = printer.finish()?;
         if self.json {
             print_json(&summary(&prompt, &ids, &text, &generated))?;
@@ -117,7 +121,7 @@ impl Generate {
             None => Skipping::below(threshold),
         };
         let skipping = (threshold != 0.0).then_some(skipping);
-        checkpoint.decoder.skip(skipping).map_err(Failure::usage)
+        checkpoint.decoder.set_skipping(skipping).map_err(Failure::usage)
     }
 
     fn prompt_text(&self) -> Result<String, Failure> {

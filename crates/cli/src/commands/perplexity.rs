@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{bar, grouped, print_json, spinner};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
-use hadal_model::{Device, Part, load};
+use hadal_model::{Device, Part, Variant, load};
 use hadal_study::perplexity::{Chunks, perplexity};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -56,10 +56,11 @@ impl PerplexityCommand {
             Failure::usage(format!("cannot read {} as text: {error}", self.data.display()))
         })?;
         let spinner = spinner(format!("loading {}", self.model.display()));
-        let mut checkpoint = load(&self.model, &Device::flex()).map_err(Failure::failed)?;
+        let checkpoint = load(&self.model, &Device::flex()).map_err(Failure::failed)?;
         spinner.finish_and_clear();
         let parts = Part::all_sites(&self.skip_blocks);
-        checkpoint.decoder.leave_out(&parts).map_err(Failure::usage)?;
+        checkpoint.decoder.check_absent(&parts).map_err(Failure::usage)?;
+        let variant = Variant::without(&parts);
         let tokenizer = tokenizer_of(&self.model, self.tokenizer.as_deref(), &checkpoint)?;
         let ids = tokenizer.encode(&text).map_err(Failure::failed)?;
         let chunks = Chunks {
@@ -71,7 +72,7 @@ impl PerplexityCommand {
         };
         let bar = bar("{bar:24} {pos}/{len} chunks, {eta} left, perplexity so far {msg}");
         let found = in_pool(|| {
-            perplexity(&checkpoint.decoder, &ids, &chunks, &mut |so_far, all| {
+            perplexity(&checkpoint.decoder, variant, &ids, &chunks, &mut |so_far, all| {
                 bar.set_length(all as u64);
                 bar.set_position(so_far.chunks as u64);
                 bar.set_message(format!("{:.4}", so_far.perplexity));

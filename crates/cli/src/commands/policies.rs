@@ -1,10 +1,13 @@
 //! `hadal policies`: what there is to choose from.
 
+mod names;
+
+use self::names::Names;
 use crate::failure::Failure;
 use crate::output::{Table, print_json};
 use clap::Args;
 use hadal_residual::{Dimensions, ResidualConfig};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -27,7 +30,8 @@ pub(crate) struct Policies {
 }
 
 /// A model that every sensible setting fits.
-const NOMINAL: Dimensions = Dimensions { width: 1024, blocks: 1024, norm_eps: 1e-6 };
+const NOMINAL: Dimensions =
+    Dimensions { width: 1024, blocks: 1024, norm_eps: 1e-6, removed: Vec::new() };
 
 impl Policies {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
@@ -42,7 +46,13 @@ impl Policies {
             let rows: Vec<_> = policies
                 .iter()
                 .map(|policy| {
-                    json!({ "policy": policy.to_string(), "config": policy, "about": policy.about() })
+                    let checkpoint = self.policy.as_ref().and_then(checkpoint);
+                    let (text, about) = (policy.to_string(), policy.about());
+                    let mut row = json!({ "policy": text, "config": policy, "about": about });
+                    if let (Some(fields), Some(checkpoint)) = (row.as_object_mut(), checkpoint) {
+                        fields.insert("checkpoint".into(), checkpoint);
+                    }
+                    row
                 })
                 .collect();
             print_json(&rows)?;
@@ -53,6 +63,17 @@ impl Policies {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The names and shapes of the policy's parameters in a small model.
+fn checkpoint(policy: &ResidualConfig) -> Option<Value> {
+    let Names { dimensions: Dimensions { width, blocks, .. }, declared } =
+        Names::of(policy, NOMINAL.blocks)?;
+    let parameters: Vec<_> = declared
+        .iter()
+        .map(|parameter| json!({ "name": parameter.name, "shape": parameter.shape }))
+        .collect();
+    Some(json!({ "width": width, "blocks": blocks, "parameters": parameters }))
 }
 
 fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
@@ -69,7 +90,10 @@ fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
     writeln!(out)?;
     table.print(&mut out)?;
     writeln!(out, "\nd: width, L: sub-layers (2 per block), n: streams, C: directions.")?;
-    writeln!(out, "`hadal policies KIND` shows a policy's equation.")
+    writeln!(
+        out,
+        "`hadal policies KIND` shows a policy's equation and the names of its parameters."
+    )
 }
 
 fn print_one(policy: &ResidualConfig) -> io::Result<()> {
@@ -79,5 +103,13 @@ fn print_one(policy: &ResidualConfig) -> io::Result<()> {
     writeln!(out, "update      {}", about.equation)?;
     writeln!(out, "state       {} floats per token", about.state)?;
     writeln!(out, "parameters  {} beyond prenorm", about.parameters)?;
-    writeln!(out, "paper       {}", about.paper)
+    writeln!(out, "paper       {}", about.paper)?;
+    let Some(names) = Names::of(policy, NOMINAL.blocks) else { return Ok(()) };
+    let Dimensions { width, blocks, .. } = names.dimensions;
+    let lines = names.lines();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nin a checkpoint of {blocks} blocks of width {width}, norms included")?;
+    lines.iter().try_for_each(|line| writeln!(out, "  {line}"))
 }

@@ -225,7 +225,7 @@ fn skipping_that_makes_no_sense_is_refused_by_name() {
         ("nag", "skip.rate=some", &["skip"]),
         ("nag", "skip.per=block", &["block"]),
         ("nag", "skip.guard_steps=0", &["skip.guard_steps is 0"]),
-        ("prenorm", "skip.rate=0.25", &["skip.rate", "prenorm", "nag and mgr"]),
+        ("prenorm", "skip.rate=0.25", &["skip.rate", "prenorm", "mgr and nag"]),
         ("nag:skip_threshold=0.1", "skip.rate=0.25", &["residual.skip_threshold", "[skip]"]),
         ("mgr:streams=4", "skip.rate=0.9", &["skip.rate is 0.9", "first 3 sub-layers"]),
         ("nag", "model.depth_kv=attention", &["depth_kv", "skip_kv"]),

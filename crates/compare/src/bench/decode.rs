@@ -6,7 +6,7 @@ use super::protocol::{ContextTimes, DecodeTimes, Work};
 use super::skip::let_skip;
 use super::tokens::{batch, tokens};
 use super::weights::made_up;
-use hadal_model::{Decoder, Device, PassError, Tally, Writer};
+use hadal_model::{Decoder, Device, PassError, Session, Tally, Variant};
 use std::time::Instant;
 
 /// Tokens written behind each context. The first one is not timed: it makes room in the cache.
@@ -41,12 +41,13 @@ impl Decoding {
         let (mut prefill_ms, mut reading, mut writing) = (0.0, None, None);
         let contexts = contexts(self.seq).into_iter().map(|context| {
             let (prompt, rest) = ids.split_at(context);
-            let mut writer = Writer::new(&self.decoder, &[], context + DECODED)?;
+            let mut session = Session::new(&self.decoder, Variant::default())?;
+            session.reserve(context + DECODED);
             let [mut read, mut wrote] = [Tally::default(), Tally::default()];
             // The longest comes last.
-            prefill_ms = self.read(prompt, &mut writer, &mut read)?;
+            prefill_ms = self.read(prompt, &mut session, &mut read)?;
             let tokens = rest[..DECODED].chunks(1);
-            let written = tokens.map(|token| self.read(token, &mut writer, &mut wrote));
+            let written = tokens.map(|token| self.read(token, &mut session, &mut wrote));
             let ms = written.skip(1).collect::<Result<_, PassError>>()?;
             let config = self.decoder.config();
             reading = self.compared.then(|| Work::depth(&read, config));
@@ -58,10 +59,15 @@ impl Decoding {
     }
 
     /// Everything that is timed: from tokens to the logits of the next one, in milliseconds.
-    fn read(&self, ids: &[u32], writer: &mut Writer, tally: &mut Tally) -> Result<f64, PassError> {
+    fn read(
+        &self,
+        ids: &[u32],
+        session: &mut Session,
+        tally: &mut Tally,
+    ) -> Result<f64, PassError> {
         let tally = self.compared.then_some(tally);
         let started = Instant::now();
-        std::hint::black_box(writer.read(ids, tally)?);
+        std::hint::black_box(session.feed(ids, tally)?);
         Ok(1e3 * started.elapsed().as_secs_f64())
     }
 }

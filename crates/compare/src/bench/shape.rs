@@ -38,6 +38,7 @@ impl Shape {
             mlp_bias: false,
             rope_scaling: None,
             sliding_window: None,
+            removed_blocks: Vec::new(),
         };
         Self::Run(Box::new(section), ResidualConfig::default())
     }

@@ -6,6 +6,7 @@ use super::protocol::Work;
 use hadal_data::Batch;
 use hadal_model::{Decoder, ModelConfig, Tally};
 use hadal_report::statistics::{median, median_ratio};
+use hadal_residual::StepMode;
 use hadal_study::skip::{Aim, Promise, calibrated};
 use hadal_train::SkipPer;
 use serde::Serialize;
@@ -25,7 +26,7 @@ pub(super) fn let_skip(
         shrink: own.as_ref().map_or(0.0, |own| own.shrink),
         keys: decoder.config().residual.skipped_keys(),
     };
-    calibrated(decoder, batches, &aim, &mut |_| {})?;
+    calibrated(decoder, &StepMode::default(), batches, &aim, &mut |_| {})?;
     Ok(())
 }
 

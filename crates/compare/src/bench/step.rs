@@ -32,7 +32,6 @@ pub(super) struct Training {
 impl Training {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
         let mut decoder = made_up(job, &Device::flex().autodiff())?;
-        decoder.remember(job.memory);
         let config = OptimizerConfig {
             hidden: HiddenRule::Adamw,
             adamw: AdamWConfig { lr: LEARNING_RATE, ..AdamWConfig::default() },
@@ -44,7 +43,7 @@ impl Training {
             let own = (0..CALIBRATION).map(|step| batch(step, *rows, *seq, model.vocab_size));
             let mut plain = decoder.valid();
             let_skip(&mut plain, job, &own.collect::<Vec<_>>())?;
-            decoder.skip(plain.config().residual.skipping())?;
+            decoder.set_skipping(plain.config().residual.skipping())?;
         }
         let optimizer = Optimizer::new(&config, &decoder);
         Ok(Self { decoder, optimizer, job: job.clone(), steps: 0 })
@@ -69,7 +68,8 @@ impl Training {
     fn learn(&mut self, data: &Batch) -> Result<StepTimes, BenchError> {
         let mut tally = (self.job.skip != SkipRate::Unasked).then(Tally::default);
         let started = Instant::now();
-        let pass = Pass { tally: tally.as_mut(), ..Pass::default() };
+        let memory = self.job.memory;
+        let pass = Pass { memory, tally: tally.as_mut(), ..Pass::default() };
         let loss = self.decoder.loss(&data.input, &data.target, &data.scored, pass)?;
         let value = scalar(&loss).map_err(PassError::from)?;
         let forward = started.elapsed();

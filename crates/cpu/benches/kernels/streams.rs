@@ -41,7 +41,7 @@ pub(super) fn junction(criterion: &mut Criterion) {
 }
 
 fn additive(bench: &mut Bench) {
-    let step = AdditiveStep { skip: 1.0, post: false, pre: Some(1.0) };
+    let step = AdditiveStep { pre: Some(1.0), ..Default::default() };
     let open = || Additive::new(WIDTH, EPS, vec![step; SITES + 1], true);
     bench.run("additive prenorm", &params(|_| step.params(WIDTH)), open);
 }
@@ -59,7 +59,7 @@ fn multi_gate(bench: &mut Bench) {
             let (gate, skip) = (Gate::Competitive, None);
             let settings = Settings { width: WIDTH, eps: EPS, streams, gate, memory, skip };
             let open = || Mgr::new(settings.clone(), SITES + 1, true);
-            let mut params = params(|k| open().parameters(k));
+            let mut params = params(|k| open().params(k));
             // A high forget logit: gates are narrow when training begins, and of wide ones more rows
             // would be kept.
             for params in &mut params[streams..] {

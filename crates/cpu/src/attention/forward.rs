@@ -7,7 +7,7 @@ use super::table::Inputs;
 use super::{KEYS, QUERIES, Room, STRIDE, Shape, Slots, value_tiles};
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::rows::{Columns, filled};
-use crate::simd::{exp, exp_by};
+use crate::simd::{Form, exp, exp_by};
 use crate::team::share_out;
 use crate::work;
 
@@ -100,7 +100,7 @@ fn attend(
                 scratch,
             );
             let sights = [&part.first[block.clone()], &part.seen[block.clone()]];
-            weigh(scores, out, softmax, sights, start, keys, dim);
+            weigh(Form::best(), scores, out, softmax, sights, start, keys, dim);
             let store = Store { scale: 1.0, add: tile > hidden };
             multiply(
                 [rows, dim, keys],
@@ -113,7 +113,17 @@ fn attend(
             );
         }
         let positions = &part.queries.positions[block.clone()];
-        add_slots(out, softmax, queries, slots, part.token, positions, kv_head, shape);
+        add_slots(
+            Form::best(),
+            out,
+            softmax,
+            queries,
+            slots,
+            part.token,
+            positions,
+            kv_head,
+            shape,
+        );
         let rows = out.chunks_exact_mut(dim).zip(&mut log_sums[block]);
         for ((row, log_sum), softmax) in rows.zip(softmax) {
             let share = 1.0 / softmax.sum;

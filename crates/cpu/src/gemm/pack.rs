@@ -4,7 +4,7 @@
 use super::avx2;
 use super::{KC, MR, NR, View};
 use crate::rows::filled_each;
-use crate::simd::prefetch;
+use crate::simd::{Form, prefetch};
 use crate::team::each_of;
 
 /// How many rows before it is needed a row is asked for.
@@ -100,13 +100,17 @@ impl Packed {
 /// One panel: `columns` columns from `column`, as many rows from `start` as `out` has room for.
 fn pack_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: usize) {
     #[cfg(target_arch = "x86_64")]
-    if b.row == 1 && b.column != 1 && columns == NR && !crate::simd::is_portable() {
+    if b.row == 1
+        && b.column != 1
+        && columns == NR
+        && crate::simd::Form::best() != crate::simd::Form::Portable
+    {
         let columns = &b.data[start + column * b.column..];
         assert!(columns.len() >= (NR - 1) * b.column + out.len() / NR);
         // SAFETY: AVX2 was detected, and there are as many elements in each column as rows in the panel.
         return unsafe { avx2::pack_columns(out, columns, b.column) };
     }
-    pack_any_panel(out, b, start, column, columns);
+    pack_any_panel(Form::best(), out, b, start, column, columns);
 }
 
 simd! {
@@ -157,7 +161,7 @@ pub(super) fn panel_stride(depth: usize) -> usize {
 pub(super) fn pack_left(out: &mut [f32], a: View, m: usize, depth: usize) {
     match a.column {
         1 => pack_rows(out, a, m, depth),
-        _ => pack_transposed(out, a, m, depth),
+        _ => pack_transposed(Form::best(), out, a, m, depth),
     }
 }
 
@@ -173,7 +177,7 @@ fn pack_rows(out: &mut [f32], a: View, m: usize, depth: usize) {
 fn pack_tile(out: &mut [f32], rows: [&[f32]; MR], ahead: usize) {
     let mut packed = 0;
     #[cfg(target_arch = "x86_64")]
-    if !crate::simd::is_portable() {
+    if crate::simd::Form::best() != crate::simd::Form::Portable {
         // SAFETY: AVX2 was detected.
         packed = unsafe { avx2::pack_tile(out, rows, ahead) };
     }

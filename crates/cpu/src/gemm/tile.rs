@@ -147,7 +147,7 @@ fn full_tiles(
     assert!(a.has(tiles, MR, depth) && b.len() >= depth * NR);
     assert!(c.len() >= (tiles * MR - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
-    if !crate::simd::is_portable() {
+    if crate::simd::Form::best() != crate::simd::Form::Portable {
         // SAFETY: AVX2 and FMA were detected, and the lengths were checked above.
         return unsafe { avx2::full_tiles(tiles, depth, a, b, c, ldc, store, next) };
     }
@@ -161,7 +161,7 @@ fn some_rows(rows: usize, depth: usize, a: A, b: &[f32], c: &mut [f32], ldc: usi
     assert!(rows <= MR && a.has(1, rows, depth));
     assert!(b.len() >= depth * NR && c.len() >= (rows - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
-    if !crate::simd::is_portable() {
+    if crate::simd::Form::best() != crate::simd::Form::Portable {
         // SAFETY: AVX2 and FMA were detected, and the lengths were checked above.
         return unsafe { avx2::some_rows(rows, depth, a, b, c, ldc, store) };
     }

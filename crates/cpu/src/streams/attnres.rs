@@ -6,7 +6,7 @@
 //! ```text
 //! r_i = 1 / sqrt(mean(v_i^2) + eps)        once per source
 //! logit_i = r_i q . v_i,   w = softmax(logit),   h = sum_i w_i v_i
-//! answer = gain * h / sqrt(mean(h^2) + eps)
+//! output = gain * h / sqrt(mean(h^2) + eps)
 //! ```
 //!
 //! With `g` the gradient of `h`, going back through a reader gives
@@ -30,19 +30,20 @@
 //! with one `r` a token; and logit and weight for each token, reader and source. Going back, each
 //! reader's `g` takes the place of a source.
 
+mod decode;
 mod tile;
-mod walk;
 
 #[cfg(test)]
 mod tests;
 
 use self::tile::{CollectTile, PullTile, ReadTile, collect, pull, read};
-use super::tiles::{sum_of_partials, tile_count};
-use super::{Gradient, Stream, TILE, Walk};
+use super::tiles::{TILE, sum_of_partials, tile_count};
+use super::{DecodeStream, Gradient, Stream};
 use crate::rows::{Rows, filled};
+use crate::simd::Form;
 use crate::team::each_of;
+use decode::AttnResDecoding;
 use std::sync::Arc;
-use walk::AttnResWalk;
 
 /// What is special about one junction of [`AttnRes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,7 @@ pub struct AttnRes {
     eps: f32,
     junctions: Vec<AttnResJunction>,
     keep: bool,
+    form: Form,
     /// Junctions gone through and not gone back through.
     passed: usize,
     /// What the reader of the last of these sees.
@@ -126,6 +128,7 @@ impl AttnRes {
             eps,
             junctions,
             keep,
+            form: Form::best(),
             passed: 0,
             sources: Vec::new(),
             outgrown: Vec::new(),
@@ -133,6 +136,11 @@ impl AttnRes {
             pulls: Vec::new(),
             carried: None,
         }
+    }
+
+    /// The same stream with its kernels in another form.
+    pub fn in_form(self, form: Form) -> Self {
+        Self { form, ..self }
     }
 
     /// The query and the gain among the parameters of a junction.
@@ -159,18 +167,18 @@ impl Stream for AttnRes {
         let mut inverse_rms = filled(tokens, |_| ());
         let mut logits = filled(tokens * sources, |_| ());
         let mut weights = filled(tokens * sources, |_| ());
-        let mut answer = filled(written.len(), |_| ());
+        let mut output = filled(written.len(), |_| ());
 
         let older = self.sources.iter().map(Source::view).collect::<Vec<_>>();
         let joined_rows = joined.as_ref().map(|source| source.rows.values());
         let mut sums = sum.as_mut().map(|sum| sum.chunks_mut(TILE * width));
-        let tiles = answer
+        let tiles = output
             .chunks_mut(TILE * width)
             .zip(inverse_rms.chunks_mut(TILE))
             .zip(logits.chunks_mut(TILE * sources))
             .zip(weights.chunks_mut(TILE * sources))
             .enumerate()
-            .map(|(i, (((answer, inverse_rms), logits), weights))| ReadTile {
+            .map(|(i, (((output, inverse_rms), logits), weights))| ReadTile {
                 first: i * TILE,
                 older: &older,
                 written,
@@ -181,9 +189,9 @@ impl Stream for AttnRes {
                 eps,
                 logits,
                 weights,
-                answer,
+                output,
             });
-        each_of(tiles, read);
+        each_of(tiles, |tile| read(self.form, tile));
 
         if self.keep {
             self.outgrown.extend(joined);
@@ -192,15 +200,15 @@ impl Stream for AttnRes {
         let rows = sum.map_or(write, |sum| Arc::new(sum));
         self.sources.push(Source { rows, inverse_rms });
         self.passed += 1;
-        answer
+        output
     }
 
-    fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient {
+    fn backward(&mut self, d_output: &[f32], params: &[f32]) -> Gradient {
         self.passed -= 1;
         let (query, gain) = self.split(self.passed, params);
         let reading = self.readings.pop().expect("what the backward pass needs was kept");
 
-        let (pull, params) = self.pull(d_input, reading, query, gain);
+        let (pull, params) = self.pull(d_output, reading, query, gain);
         self.pulls.push(pull);
 
         let write = self.collect();
@@ -211,8 +219,8 @@ impl Stream for AttnRes {
         Gradient { write, params }
     }
 
-    fn walk(self: Box<Self>) -> Box<dyn Walk> {
-        Box::new(AttnResWalk::new(*self))
+    fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {
+        Box::new(AttnResDecoding::new(*self))
     }
 }
 
@@ -220,26 +228,26 @@ impl AttnRes {
     /// Goes back through the reader: to what it pooled and to its parameters.
     fn pull(
         &self,
-        d_input: &[f32],
+        d_output: &[f32],
         reading: Reading,
         query: &[f32],
         gain: &[f32],
     ) -> (Pull, Vec<f32>) {
         let width = self.width;
         let (count, params) = (self.sources.len(), query.len() + width);
-        let mut gradient = filled(d_input.len(), |_| ());
+        let mut gradient = filled(d_output.len(), |_| ());
         let mut slopes = filled(reading.weights.len(), |_| ());
-        let mut partials = vec![0.0; params * tile_count(d_input.len() / width)];
+        let mut partials = vec![0.0; params * tile_count(d_output.len() / width)];
 
         let sources = self.sources.iter().map(Source::view).collect::<Vec<_>>();
         let tiles = gradient
             .chunks_mut(TILE * width)
-            .zip(d_input.chunks(TILE * width))
+            .zip(d_output.chunks(TILE * width))
             .zip(slopes.chunks_mut(TILE * count))
             .zip(reading.weights.chunks(TILE * count))
             .zip(partials.chunks_mut(params))
             .enumerate()
-            .map(|(i, ((((gradient, d_input), slopes), weights), partial))| {
+            .map(|(i, ((((gradient, d_output), slopes), weights), partial))| {
                 let (d_query, d_gain) = partial.split_at_mut(query.len());
                 PullTile {
                     first: i * TILE,
@@ -247,14 +255,14 @@ impl AttnRes {
                     gain,
                     eps: self.eps,
                     weights,
-                    d_input,
+                    d_output,
                     gradient,
                     slopes,
                     d_query,
                     d_gain,
                 }
             });
-        each_of(tiles, pull);
+        each_of(tiles, |tile| pull(self.form, tile));
         (
             Pull { reading, slopes, gradient, query: query.to_vec(), sources: count },
             sum_of_partials(&partials, params),
@@ -286,7 +294,7 @@ impl AttnRes {
                 gradient,
                 copy: copies.as_mut().and_then(Iterator::next),
             });
-        each_of(tiles, |tile| collect(tile, width));
+        each_of(tiles, |tile| collect(self.form, tile, width));
 
         match copy {
             None => gradient,

@@ -12,7 +12,7 @@
 //! and after every write the next reader is given
 //!
 //! ```text
-//! v_i = w2 . rms(s'_i)     alpha = softmax(v)     h = sum_i alpha_i s'_i     answer = gain rms(h)
+//! v_i = w2 . rms(s'_i)     alpha = softmax(v)     h = sum_i alpha_i s'_i     output = gain rms(h)
 //! ```
 //!
 //! except that the reader of junction 0 is given `gain rms(embedding)`. `rms(x) = x / sqrt(mean(x^2) +
@@ -35,8 +35,8 @@
 //! The gates of a write depend on nothing but the streams that its site reads, so with a [`Skip`] they are
 //! opened one junction earlier, by the last part of that junction's parameters, and handed on. A token
 //! whose widest gate `b = max_i beta_i` is below the threshold skips the site: its streams stay as they
-//! are, which moves stream i by `beta_i |f - s_i|` less. Who runs writes with `beta_i (b - t) / b`, where t
-//! is what the rule takes off. Where streams are still appended nobody skips. The gradient of w1 and b is
+//! are, which moves stream i by `beta_i |f - s_i|` less. A token that runs writes with `beta_i (b - t) / b`, where t
+//! is what the rule takes off. Where streams are still appended no token skips. The gradient of w1 and b is
 //! that of the junction that writes; of the last part it is zero.
 //!
 //! # Backward
@@ -65,22 +65,14 @@ mod saved;
 mod sums;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 pub use gate::Gate;
 pub use saved::Memory;
 
-use super::tiles::{sum_of_partials, tile, tile_count};
-use super::{Gradient, Skip, Stream, TILE, Walk};
-use crate::route::Route;
-use crate::rows::{Rows, filled};
-use crate::team::{each_of, results_of};
-use backward::{BackwardTile, backward_tile};
-use decision::{Opened, Rule};
-use forward::{ForwardTile, forward_tile};
-use layout::{Junction, Params, Shape};
-use saved::{Saved, Saving};
-use walk::MgrWalk;
+use super::Skip;
+use super::driver::{Backward, Carried, Forward, Parts, Policy};
+use layout::{Params, Shape};
+use saved::Saved;
 
 /// Settings of [`Mgr`].
 #[derive(Clone, Debug, PartialEq)]
@@ -100,41 +92,7 @@ pub struct Settings {
 }
 
 /// n streams and how they are carried past the sub-layers.
-#[derive(Debug)]
-pub struct Mgr {
-    shape: Shape,
-    memory: Memory,
-    skip: Option<Skip>,
-    keep: bool,
-    /// Junctions gone through.
-    passed: usize,
-    /// `[tokens, slots, width]`; a slot is written when its stream is appended.
-    streams: Vec<f32>,
-    /// `r` of every stream, `[tokens, slots]`.
-    inverse_rms: Vec<f32>,
-    /// How far [`saved`] let errors grow, `[tokens, slots]`.
-    drift: Vec<f32>,
-    /// The gates of the next write, one for each tile; none if the next junction has to open them.
-    opened: Vec<Opened>,
-    /// Who runs the next site.
-    route: Option<Route>,
-    /// Gradient of the streams, laid out as they are; empty before the backward pass.
-    d_streams: Vec<f32>,
-    kept: Vec<Kept>,
-}
-
-/// What a junction keeps for the backward pass.
-#[derive(Debug)]
-struct Kept {
-    /// As [`Junction::numbers`] has it, `[tokens, ..]`.
-    numbers: Vec<f32>,
-    /// Where the junction gates.
-    write: Option<Rows>,
-    /// One for each tile.
-    saved: Vec<Saved>,
-    /// Who ran the site that wrote, for each tile; none if that was not asked.
-    runs: Vec<Vec<bool>>,
-}
+pub type Mgr = Carried<MultiGate>;
 
 impl Mgr {
     /// No streams yet. There will be `junctions` junctions, one more than sub-layers; without `keep` they
@@ -147,152 +105,73 @@ impl Mgr {
         assert_eq!(rules, sites, "thresholds, one for each site");
         let slots = streams.min(junctions);
         let shape = Shape { width, eps, streams, slots, gate, junctions, skips: skip.is_some() };
-        Self {
-            shape,
-            memory,
-            skip,
-            keep,
-            passed: 0,
-            streams: Vec::new(),
-            inverse_rms: Vec::new(),
-            drift: Vec::new(),
-            opened: Vec::new(),
-            route: None,
-            d_streams: Vec::new(),
-            kept: Vec::new(),
-        }
-    }
-
-    /// How many parameters a junction takes.
-    pub fn parameters(&self, junction: usize) -> usize {
-        self.shape.lengths(self.shape.junction(junction)).iter().sum()
-    }
-
-    fn allocate(&mut self, tokens: usize) {
-        let rows = tokens * self.shape.slots;
-        self.streams = filled(rows * self.shape.width, |_| ());
-        self.inverse_rms = filled(rows, |_| ());
-        self.drift = vec![1.0; rows];
-    }
-
-    /// The rows to save, tile by tile, at a junction.
-    fn saving(&self, junction: Junction) -> Saving {
-        if self.keep && junction.gates { self.memory.saving() } else { Saving::Nothing }
+        Self::by(MultiGate { shape, memory, skip }, keep)
     }
 }
 
-impl Stream for Mgr {
-    fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
-        let junctions = self.shape.junctions;
-        assert!(self.passed < junctions, "there are only {junctions} junctions");
-        let junction = self.shape.junction(self.passed);
-        let params = Params::split(params, &self.shape, junction);
-        let values = write.values();
-        let tokens = values.len() / self.shape.width;
-        if self.passed == 0 {
-            self.allocate(tokens);
-        }
-        let (shape, saving) = (self.shape, self.saving(junction));
-        let rows = TILE * shape.slots;
-        let rule = Rule::of(&self.skip, junction, self.passed);
-        let opened = std::mem::take(&mut self.opened);
-        let (mut numbers, mut tiles) = (Vec::new(), Vec::new());
-        let answer = filled(values.len(), |answer| {
-            numbers = filled(tokens * junction.numbers(), |numbers| {
-                let parts = (answer.chunks_mut(TILE * shape.width))
-                    .zip(values.chunks(TILE * shape.width))
-                    .zip(self.streams.chunks_mut(rows * shape.width))
-                    .zip(self.inverse_rms.chunks_mut(rows))
-                    .zip(self.drift.chunks_mut(rows))
-                    .zip(numbers.chunks_mut(TILE * junction.numbers()))
-                    .enumerate();
-                tiles = results_of(
-                    parts,
-                    |(i, (((((answer, write), streams), inverse_rms), drift), numbers))| {
-                        let quota = saving.quota(i * rows..i * rows + drift.len());
-                        let opened = opened.get(i);
-                        let first = i * TILE;
-                        let tile = ForwardTile {
-                            write,
-                            streams,
-                            inverse_rms,
-                            drift,
-                            numbers,
-                            opened,
-                            first,
-                            answer,
-                        };
-                        forward_tile(&shape, junction, params, rule, quota, tile)
-                    },
-                );
-            });
-        });
-        self.passed += 1;
-        let (saved, next): (Vec<Saved>, Vec<Option<Opened>>) = tiles.into_iter().unzip();
-        self.opened = next.into_iter().flatten().collect();
-        let runs = || self.opened.iter().flat_map(|tile| tile.runs.iter().copied());
-        self.route = junction.decides.then(|| Route::of(runs())).flatten();
-        if self.keep {
-            let write = junction.gates.then_some(write);
-            let runs = opened.into_iter().map(|tile| tile.runs).collect();
-            self.kept.push(Kept { numbers, write, saved, runs });
-        }
-        answer
+/// The policy of [`Mgr`].
+#[derive(Debug)]
+pub struct MultiGate {
+    shape: Shape,
+    memory: Memory,
+    skip: Option<Skip>,
+}
+
+// SAFETY: outputs, records and `d_write` are written token by token. A stream of the state is written when it is appended,
+// and not read before.
+unsafe impl Policy for MultiGate {
+    type Params<'a> = Params<'a>;
+    type Kept = Saved;
+    type Scratch = ();
+
+    fn width(&self) -> usize {
+        self.shape.width
     }
 
-    fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient {
-        let Kept { mut numbers, write, saved, runs } =
-            self.kept.pop().expect("the stream keeps what its backward pass needs");
-        self.passed -= 1;
-        let shape = self.shape;
-        let junction = shape.junction(self.passed);
-        let length = params.len();
-        let params = Params::split(params, &shape, junction);
-        let fresh = self.d_streams.is_empty();
-        if fresh {
-            self.d_streams = filled(self.streams.len(), |_| ());
-        }
-        let write = write.as_ref().map_or(&[][..], |write| write.values());
-        let site = self.passed.checked_sub(1);
-        let rule = site.and_then(|site| Rule::of(&self.skip, shape.junction(site), site));
-        let rows = TILE * shape.slots;
-        let mut partials = vec![0.0; tile_count(d_input.len() / shape.width) * length];
-        let d_write = filled(d_input.len(), |d_write| {
-            let parts = (d_write.chunks_mut(TILE * shape.width))
-                .zip(d_input.chunks(TILE * shape.width))
-                .zip(self.streams.chunks_mut(rows * shape.width))
-                .zip(self.d_streams.chunks_mut(rows * shape.width))
-                .zip(self.inverse_rms.chunks_mut(rows))
-                .zip(numbers.chunks_mut(TILE * junction.numbers()))
-                .zip(saved.iter())
-                .zip(partials.chunks_mut(length))
-                .enumerate();
-            each_of(parts, |(i, (tensors, d_params))| {
-                let ((tensors, numbers), saved) = tensors;
-                let ((((d_write, d_answer), streams), d_streams), inverse_rms) = tensors;
-                let write = tile(write, i, shape.width);
-                let tile = BackwardTile {
-                    d_answer,
-                    write,
-                    streams,
-                    d_streams,
-                    inverse_rms,
-                    numbers,
-                    saved,
-                    runs: runs.get(i).map_or(&[], |runs| runs),
-                    d_write,
-                };
-                backward_tile(&shape, junction, params, rule, fresh, tile, d_params);
-            });
-        });
-        Gradient { write: d_write, params: sum_of_partials(&partials, length) }
+    fn junctions(&self) -> usize {
+        self.shape.junctions
     }
 
-    fn route(&self) -> Option<Route> {
-        self.route.clone()
+    fn params(&self, junction: usize) -> usize {
+        self.shape.lengths(self.shape.junction(junction)).iter().sum()
     }
 
-    fn walk(self: Box<Self>) -> Box<dyn Walk> {
-        Box::new(MgrWalk::new(self.shape, self.skip))
+    fn split<'a>(&self, junction: usize, params: &'a [f32]) -> Params<'a> {
+        Params::split(params, &self.shape, self.shape.junction(junction))
+    }
+
+    /// The streams, `r` of each, and how far [`saved`] let errors grow.
+    fn state(&self) -> Parts {
+        let Shape { slots, width, .. } = self.shape;
+        [slots * width, slots, slots, 0]
+    }
+
+    /// [`Numbers`](layout::Numbers), then scores and gates of the next write where the junction opens them.
+    fn record(&self, junction: usize) -> Parts {
+        let junction = self.shape.junction(junction);
+        let next = if junction.decides { self.shape.slots } else { 0 };
+        [junction.numbers(), next, next, 0]
+    }
+
+    fn gradient(&self) -> Parts {
+        [self.shape.slots * self.shape.width, 0, 0, 0]
+    }
+
+    fn keeps_write(&self, junction: usize) -> bool {
+        self.shape.junction(junction).gates
+    }
+
+    fn decides(&self, junction: usize) -> bool {
+        self.shape.junction(junction).decides
+    }
+
+    #[inline(always)]
+    fn forward(&self, params: &Params<'_>, tile: Forward<'_, Saved>, (): &mut ()) {
+        self.forward_tile(params, tile);
+    }
+
+    #[inline(always)]
+    fn backward(&self, params: &Params<'_>, tile: Backward<'_, Saved>, (): &mut ()) {
+        self.backward_tile(params, tile);
     }
 }

@@ -7,6 +7,7 @@
 
 mod additive;
 mod attnres;
+mod driver;
 pub mod mgr;
 mod mixing;
 mod nag;
@@ -28,9 +29,6 @@ use crate::route::Route;
 use crate::rows::Rows;
 use std::fmt::Debug;
 
-/// Tokens that one task works on: their streams stay in the cache.
-pub(crate) const TILE: usize = 32;
-
 /// What a junction gives back to what it was computed from.
 #[derive(Debug)]
 pub struct Gradient {
@@ -45,28 +43,27 @@ pub struct Gradient {
 /// Junctions are gone through forward in order, then, if the stream was told to keep what that takes,
 /// backward in reverse order; each time exactly once.
 pub trait Stream: Debug + Send {
-    /// Goes through the next junction: `write` is `[tokens, width]`, and so is the answer.
+    /// Goes through the next junction: `write` is `[tokens, width]`, and so is the output.
     fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32>;
 
-    /// Goes back through the last junction that was not gone back through yet: `d_input` is the
+    /// Goes back through the last junction that was not gone back through yet: `d_output` is the
     /// gradient of what [`Stream::forward`] returned there, `params` are the same again.
-    fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient;
+    fn backward(&mut self, d_output: &[f32], params: &[f32]) -> Gradient;
 
-    /// Who runs the sub-layer that was given the last answer; `None` for everybody. What the next junction is
-    /// given as the write of a skipped token has no meaning.
+    /// Which tokens run the sub-layer that was given the last output; `None` for all of them. What the next
+    /// junction is given as the write of a skipped token has no meaning.
     fn route(&self) -> Option<Route> {
         None
     }
 
     /// The same junctions for one token at a time. What the stream has seen is forgotten.
-    fn walk(self: Box<Self>) -> Box<dyn Walk>;
+    fn decode(self: Box<Self>) -> Box<dyn DecodeStream>;
 }
 
-/// A [`Stream`] that single tokens are carried past the sub-layers by, as when text is generated. There is no way
-/// back, and working memory is there from the beginning, so that no step allocates.
-pub trait Walk: Debug + Send {
-    /// Goes through a junction: `write` and `answer` are one row. Each token goes through all of them in order, from
-    /// the first on. Says whether it runs the sub-layer that is given the answer; if not, what the next junction
+/// The inference form of a [`Stream`]: one token at a time, forward only, no allocation.
+pub trait DecodeStream: Debug + Send {
+    /// Goes through a junction: `write` and `output` are one row. Each token goes through all of them in order, from
+    /// the first on. Says whether it runs the sub-layer that is given the output; if not, what the next junction
     /// is given as its write has no meaning.
-    fn step(&mut self, junction: usize, write: &[f32], params: &[f32], answer: &mut [f32]) -> bool;
+    fn step(&mut self, junction: usize, write: &[f32], params: &[f32], output: &mut [f32]) -> bool;
 }

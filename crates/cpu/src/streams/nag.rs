@@ -32,7 +32,8 @@ mod rotation;
 mod tests;
 mod walk;
 
-use super::{Gradient, Skip, Stream, TILE, Walk};
+use super::tiles::TILE;
+use super::{DecodeStream, Gradient, Skip, Stream};
 use crate::route::Route;
 use crate::rows::{Rows, filled};
 use crate::team::{each_of, results_of};
@@ -157,7 +158,7 @@ impl Nag {
             each_of(tiles, |(tile, (((direction, log_norm), notes), answer))| {
                 let first = tile * TILE;
                 arrive(first..first + notes.len(), direction, log_norm, notes);
-                rotation::read_out(answer, direction, log_norm);
+                rotation::read_out(crate::simd::Form::best(), answer, direction, log_norm);
             });
             return None;
         };
@@ -169,7 +170,14 @@ impl Nag {
             let ((direction, log_norm), notes) = lanes;
             let first = tile * TILE;
             arrive(first..first + notes.len(), direction, log_norm, notes);
-            modulator::modulate(gains, open, direction, modulator, &layout);
+            modulator::modulate(
+                crate::simd::Form::best(),
+                gains,
+                open,
+                direction,
+                modulator,
+                &layout,
+            );
             if let Some(skip) = &self.skip {
                 modulator::decide(gains, skip, self.junction, first);
             }
@@ -215,7 +223,14 @@ impl Stream for Nag {
             after.log_norm = room(tokens);
             let mut norms = room(tokens);
             let arrive = |tokens: Range<usize>, r: &mut [f32], s: &mut [f32], norms: &mut [f32]| {
-                rotation::enter(r, s, norms, &values[rows(&tokens, width)], log_gain);
+                rotation::enter(
+                    crate::simd::Form::best(),
+                    r,
+                    s,
+                    norms,
+                    &values[rows(&tokens, width)],
+                    log_gain,
+                );
             };
             let modulation = self.pass(&mut after, &mut norms, &mut answer, modulator, arrive);
             (modulation, Origin::Embedding { embedding: write.clone(), norms })
@@ -224,7 +239,7 @@ impl Stream for Nag {
             let gains = &self.modulations.last().expect("a site before this junction").gains;
             let arrive = |tokens: Range<usize>, r: &mut [f32], s: &mut [f32], t: &mut [Turn]| {
                 let (f, before) = (&values[rows(&tokens, width)], &before[rows(&tokens, width)]);
-                rotation::turn(r, s, t, f, before, &gains[tokens]);
+                rotation::turn(crate::simd::Form::best(), r, s, t, f, before, &gains[tokens]);
             };
             let modulation = self.pass(&mut after, &mut turns, &mut answer, modulator, arrive);
             (modulation, Origin::Turn { write: write.clone(), turns })
@@ -297,7 +312,7 @@ impl Stream for Nag {
         self.route.clone()
     }
 
-    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+    fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {
         Box::new(NagWalk::new(*self))
     }
 }

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::simd::{dot, total};
+use std::array::from_fn;
 
 /// `1 / sqrt(mean(x^2) + eps)`.
 #[inline(always)]
@@ -84,16 +85,22 @@ impl Normed<'_> {
 /// `sum_j a_j b_j c_j`.
 #[inline(always)]
 fn triple_dot(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
-    const LANES: usize = 32;
-    let mut sums = [0f32; LANES];
-    let (a_chunks, b_chunks, c_chunks) =
-        (a.chunks_exact(LANES), b.chunks_exact(LANES), c.chunks_exact(LANES));
-    let rest = a_chunks.remainder().iter().zip(b_chunks.remainder()).zip(c_chunks.remainder());
-    let rest: f32 = rest.map(|((a, b), c)| a * b * c).sum();
-    for ((a, b), c) in a_chunks.zip(b_chunks).zip(c_chunks) {
+    const LANES: usize = 8;
+    const STEP: usize = 4 * LANES;
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<STEP>(), b.as_chunks::<STEP>());
+    let (c, c_rest) = c.as_chunks::<STEP>();
+    let rest: f32 = a_rest.iter().zip(b_rest).zip(c_rest).map(|((a, b), c)| a * b * c).sum();
+    // An array of four of these would be left in memory.
+    let [mut first, mut second, mut third, mut fourth] = [[0f32; LANES]; 4];
+    for ((a, b), c) in a.iter().zip(b).zip(c) {
+        let product = |j: usize| a[j] * b[j] * c[j];
         for j in 0..LANES {
-            sums[j] += a[j] * b[j] * c[j];
+            first[j] += product(j);
+            second[j] += product(LANES + j);
+            third[j] += product(2 * LANES + j);
+            fourth[j] += product(3 * LANES + j);
         }
     }
-    total(sums) + rest
+    let pairs = from_fn(|j| (first[j] + third[j]) + (second[j] + fourth[j]));
+    total::<LANES>(pairs) + rest
 }

@@ -1,13 +1,31 @@
 //! Holding a [`Stream`] against a policy written in f64 for a single token.
 
-use super::{Gradient, Stream};
+use super::driver::{Carried, Policy};
+use super::{AttnRes, Gradient, Stream};
 use crate::rows::Rows;
-use crate::simd::use_portable;
+use crate::simd::Form;
 use crate::testing::{assert_close, noise};
 use std::sync::Arc;
 
-/// The answers at all junctions, from the writes and the parameters at all junctions.
+/// The outputs at all junctions, from the writes and the parameters at all junctions.
 pub(crate) type Reference<'a> = &'a dyn Fn(&[Vec<f64>], &[Vec<f64>]) -> Vec<Vec<f64>>;
+
+/// A stream whose kernels have forms.
+pub(crate) trait Formed: Stream + Sized + 'static {
+    fn in_form(self, form: Form) -> Self;
+}
+
+impl<P: Policy> Formed for Carried<P> {
+    fn in_form(self, form: Form) -> Self {
+        Carried::in_form(self, form)
+    }
+}
+
+impl Formed for AttnRes {
+    fn in_form(self, form: Form) -> Self {
+        AttnRes::in_form(self, form)
+    }
+}
 
 /// Inputs of all junctions of a stream.
 pub(crate) struct Case {
@@ -15,7 +33,7 @@ pub(crate) struct Case {
     pub(crate) width: usize,
     pub(crate) writes: Vec<Vec<f32>>,
     pub(crate) params: Vec<Vec<f32>>,
-    pub(crate) d_inputs: Vec<Vec<f32>>,
+    pub(crate) d_outputs: Vec<Vec<f32>>,
 }
 
 impl Case {
@@ -33,7 +51,7 @@ impl Case {
             width,
             writes: rows("write"),
             params: gains.collect(),
-            d_inputs: rows("gradient"),
+            d_outputs: rows("gradient"),
         }
     }
 
@@ -45,19 +63,19 @@ impl Case {
 
     /// In the order of the junctions.
     pub(crate) fn backward(&self, stream: &mut dyn Stream) -> Vec<Gradient> {
-        let inputs = self.d_inputs.iter().zip(&self.params).rev();
+        let inputs = self.d_outputs.iter().zip(&self.params).rev();
         let mut gradients: Vec<_> = inputs.map(|(d, params)| stream.backward(d, params)).collect();
         gradients.reverse();
         gradients
     }
 
-    /// Checks answers and all gradients of `stream` against the reference and its differences.
+    /// Checks outputs and all gradients of `stream` against the reference and its differences.
     #[track_caller]
     pub(crate) fn check(&self, mut stream: impl Stream, reference: Reference<'_>) {
-        let answers = self.forward(&mut stream);
+        let outputs = self.forward(&mut stream);
         let gradients = self.backward(&mut stream);
-        for (junction, want) in self.expected_answers(reference).iter().enumerate() {
-            assert_close(&answers[junction], want, 2e-6);
+        for (junction, want) in self.expected_outputs(reference).iter().enumerate() {
+            assert_close(&outputs[junction], want, 2e-6);
         }
         for (junction, want) in self.expected_write_gradients(reference).iter().enumerate() {
             assert_close(&gradients[junction].write, want, 1e-5);
@@ -67,15 +85,25 @@ impl Case {
         }
     }
 
+    /// Checks what holds for every stream: forms, threads and keeping nothing make no difference, single tokens get the
+    /// same outputs, and what is not a number stays with its token.
+    #[track_caller]
+    pub(crate) fn check_laws<S: Formed>(&self, stream: impl Fn(bool) -> S + Sync) {
+        self.check_forms(|| stream(true));
+        self.check_threads(|| stream(true));
+        self.check_inference(stream(true), stream(false));
+        self.check_decode(|| stream(false));
+        self.check_spoilt(|| stream(true));
+    }
+
     /// Checks that the form for any CPU and the best one agree.
     #[track_caller]
-    pub(crate) fn check_forms<S: Stream>(&self, stream: impl Fn() -> S) {
-        let run = |portable: bool| {
-            use_portable(portable);
-            let mut stream = stream();
+    pub(crate) fn check_forms<S: Formed>(&self, stream: impl Fn() -> S) {
+        let run = |form: Form| {
+            let mut stream = stream().in_form(form);
             (self.forward(&mut stream), self.backward(&mut stream))
         };
-        let ((plain, d_plain), (best, d_best)) = (run(true), run(false));
+        let ((plain, d_plain), (best, d_best)) = (run(Form::Portable), run(Form::best()));
         for junction in 0..plain.len() {
             assert_close(&best[junction], &plain[junction], 1e-6);
             assert_close(&d_best[junction].write, &d_plain[junction].write, 1e-5);
@@ -83,62 +111,77 @@ impl Case {
         }
     }
 
-    /// Checks that tokens one by one get the same answers, bit for bit, as each has as a batch of its own.
+    /// Checks that tokens one by one get the same outputs, bit for bit, as each has as a batch of its own.
     #[track_caller]
-    pub(crate) fn check_walk<S: Stream + 'static>(&self, stream: impl Fn() -> S) {
-        let walk_all = || {
-            let mut walk = Box::new(stream()).walk();
-            (0..self.tokens).all(|token| {
-                let alone = self.alone(token);
-                let (mut stream, mut runs) = (stream(), true);
-                alone.writes.iter().zip(&alone.params).enumerate().all(|(junction, (f, params))| {
-                    // What is written by who does not run has no meaning.
-                    let f = if runs { f.clone() } else { vec![f32::NAN; f.len()] };
-                    let mut answer = vec![f32::NAN; self.width];
-                    runs = walk.step(junction, &f, params, &mut answer);
-                    let want = stream.forward(Arc::new(f), params);
-                    answer == want && runs == stream.route().is_none()
-                })
-            })
-        };
-        // Another test may switch the form of the kernels between the two; not every time.
-        assert!((0..20).any(|_| walk_all()));
+    pub(crate) fn check_decode<S: Stream + 'static>(&self, stream: impl Fn() -> S) {
+        let mut decode = Box::new(stream()).decode();
+        for token in 0..self.tokens.min(20) {
+            let alone = self.only(&[token]);
+            let (mut stream, mut runs) = (stream(), true);
+            for (junction, (f, params)) in alone.writes.iter().zip(&alone.params).enumerate() {
+                // What a token writes that does not run has no meaning.
+                let f = if runs { f.clone() } else { vec![f32::NAN; f.len()] };
+                let mut output = vec![f32::NAN; self.width];
+                runs = decode.step(junction, &f, params, &mut output);
+                let want = stream.forward(Arc::new(f), params);
+                assert_eq!(output, want, "token {token} at junction {junction}");
+                assert_eq!(runs, stream.route().is_none());
+            }
+        }
     }
 
-    /// The same inputs of one token alone.
-    fn alone(&self, token: usize) -> Self {
-        let row = |rows: &Vec<f32>| rows[token * self.width..][..self.width].to_vec();
+    /// Checks that a write that is not a number spoils no other token, and is seen from then on.
+    #[track_caller]
+    fn check_spoilt<S: Stream>(&self, stream: impl Fn() -> S) {
+        let (spoilt, at) = (self.tokens - 1, 1.min(self.writes.len() - 1));
+        for poison in [f32::NAN, f32::INFINITY] {
+            let mut case = self.only(&(0..self.tokens).collect::<Vec<_>>());
+            case.writes[at][spoilt * self.width + self.width / 2] = poison;
+            let mut stream = stream();
+            let outputs = case.forward(&mut stream);
+            let gradients = case.backward(&mut stream);
+            for rows in outputs[at..].iter().chain([&gradients[at].write]) {
+                for (token, row) in rows.chunks(self.width).enumerate() {
+                    assert_eq!(row.iter().all(|value| value.is_finite()), token != spoilt);
+                }
+            }
+        }
+    }
+
+    /// The same inputs of these tokens alone, in this order.
+    pub(crate) fn only(&self, tokens: &[usize]) -> Self {
+        let pick = |rows: &Vec<f32>| {
+            let row = |&token: &usize| rows[token * self.width..][..self.width].to_vec();
+            tokens.iter().flat_map(row).collect()
+        };
         Self {
-            tokens: 1,
+            tokens: tokens.len(),
             width: self.width,
-            writes: self.writes.iter().map(row).collect(),
+            writes: self.writes.iter().map(pick).collect(),
             params: self.params.clone(),
-            d_inputs: self.d_inputs.iter().map(row).collect(),
+            d_outputs: self.d_outputs.iter().map(pick).collect(),
         }
     }
 
     /// Checks that results are the same, bit for bit, with one thread and with three.
-    pub(crate) fn check_threads<S: Stream>(&self, stream: impl Fn() -> S + Send + Sync) {
+    #[track_caller]
+    pub(crate) fn check_threads<S: Stream>(&self, stream: impl Fn() -> S + Sync) {
         let run = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
                 let mut stream = stream();
-                let answers = self.forward(&mut stream);
+                let outputs = self.forward(&mut stream);
                 let gradients = self.backward(&mut stream).into_iter();
-                (answers, gradients.map(|d| (d.write, d.params)).collect::<Vec<_>>())
+                (outputs, gradients.map(|d| (d.write, d.params)).collect::<Vec<_>>())
             })
         };
-        // Another test may switch the form of the kernels between the two runs; not every time.
-        assert!((0..20).any(|_| run(1) == run(3)));
+        assert_eq!(run(1), run(3));
     }
 
-    /// Checks that a stream that keeps nothing answers the same.
+    /// Checks that a stream that keeps nothing outputs the same.
     #[track_caller]
     pub(crate) fn check_inference(&self, mut keeping: impl Stream, mut other: impl Stream) {
-        let (want, got) = (self.forward(&mut keeping), self.forward(&mut other));
-        for (got, want) in got.iter().zip(&want) {
-            assert_close(got, want, 1e-6);
-        }
+        assert_eq!(self.forward(&mut other), self.forward(&mut keeping));
     }
 
     fn token(&self, rows: &[Vec<f32>], token: usize) -> Vec<Vec<f64>> {
@@ -146,23 +189,23 @@ impl Case {
         rows.iter().map(|rows| wide(&rows[row.clone()])).collect()
     }
 
-    fn expected_answers(&self, reference: Reference<'_>) -> Vec<Vec<f32>> {
+    fn expected_outputs(&self, reference: Reference<'_>) -> Vec<Vec<f32>> {
         let params: Vec<_> = self.params.iter().map(|params| wide(params)).collect();
-        let mut answers = vec![Vec::new(); self.writes.len()];
+        let mut outputs = vec![Vec::new(); self.writes.len()];
         for token in 0..self.tokens {
             let writes = self.token(&self.writes, token);
-            for (all, one) in answers.iter_mut().zip(reference(&writes, &params)) {
+            for (all, one) in outputs.iter_mut().zip(reference(&writes, &params)) {
                 all.extend(one.iter().map(|&value| value as f32));
             }
         }
-        answers
+        outputs
     }
 
-    /// What the gradients are of: the answers, weighted by `d_inputs`.
-    fn loss(&self, answers: &[Vec<f64>], token: usize) -> f64 {
-        let weights = self.token(&self.d_inputs, token);
-        let products = weights.iter().flatten().zip(answers.iter().flatten());
-        products.map(|(weight, answer)| weight * answer).sum()
+    /// What the gradients are of: the outputs, weighted by `d_outputs`.
+    fn loss(&self, outputs: &[Vec<f64>], token: usize) -> f64 {
+        let weights = self.token(&self.d_outputs, token);
+        let products = weights.iter().flatten().zip(outputs.iter().flatten());
+        products.map(|(weight, output)| weight * output).sum()
     }
 
     fn expected_write_gradients(&self, reference: Reference<'_>) -> Vec<Vec<f32>> {
@@ -224,4 +267,16 @@ fn central_difference(
 pub(crate) fn rms(v: &[f64], gain: &[f64], eps: f64) -> Vec<f64> {
     let root = (v.iter().map(|v| v * v).sum::<f64>() / v.len() as f64 + eps).sqrt();
     v.iter().zip(gain).map(|(v, gain)| v / root * gain).collect()
+}
+
+impl Formed for super::Nag {
+    fn in_form(self, _: Form) -> Self {
+        self
+    }
+}
+
+impl Formed for super::Mixing {
+    fn in_form(self, _: Form) -> Self {
+        self
+    }
 }

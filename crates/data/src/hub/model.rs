@@ -1,19 +1,17 @@
 //! Models of Hugging Face, fetched into the local cache: `owner/name[@revision]`, or one file of it as
 //! `owner/name[@revision]:file.gguf`.
 
-use super::{RepositoryKind, RepositoryName, explain};
-use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
-use hf_hub::{HFClientSync, HFError, HFRepositorySync, RepoTypeModel};
-use std::collections::HashMap;
+use super::settings::is_offline;
+use super::{Repository, RepositoryKind, RepositoryName, RequestError, Settings, explain};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
-/// What of a repository makes a model.
-const FILES: [&str; 7] = [
+const REVISION: &str = "main";
+
+/// What of a repository makes a model, beside its weights.
+const FILES: [&str; 6] = [
     "config.json",
     "generation_config.json",
-    "model*.safetensors",
     "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -61,87 +59,39 @@ pub fn fetch_model(
     name: &ModelName,
     progress: impl Fn(u64, u64) + Send + Sync + 'static,
 ) -> Result<PathBuf, HubError> {
-    let explained = |error: HFError| HubError {
+    let RepositoryName { owner, name: short, revision, part } = &name.0;
+    let explained = |error: RequestError| HubError {
         name: name.to_string(),
-        reason: explain(&error, RepositoryKind::Model, &name.0.owner, &name.0.name),
+        reason: explain(&error, RepositoryKind::Model, owner, short),
     };
-    let client = HFClientSync::new().map_err(explained)?;
-    let repository = client.model(name.0.owner.clone(), name.0.name.clone());
-    if std::env::var_os("HF_HUB_OFFLINE").is_some_and(|value| value != "0") {
-        return get(&repository, name, true, progress).map_err(explained);
+    let settings = Settings::from_environment().map_err(explained)?;
+    let repository = Repository::new(&settings, RepositoryKind::Model, owner, short);
+    let revision = revision.as_deref().unwrap_or(REVISION);
+    let cached = || match part {
+        Some(file) => repository.cached(revision, file),
+        None => repository.cached_all(revision),
+    };
+    if is_offline() {
+        return cached().map_err(explained);
     }
-    match get(&repository, name, false, progress) {
+    let fetched = match part {
+        Some(file) => repository.fetch(revision, file, &progress),
+        None => repository.fetch_all(revision, belongs_to_a_model, &progress),
+    };
+    match fetched {
         // Without a network, what was fetched earlier is as good.
-        Err(error @ HFError::Request { .. }) => {
-            get(&repository, name, true, |_, _| ()).map_err(|_| explained(error))
-        }
+        Err(error) if error.is_passing() => cached().map_err(|_| explained(error)),
         other => other.map_err(explained),
     }
 }
 
-fn get(
-    repository: &HFRepositorySync<RepoTypeModel>,
-    name: &ModelName,
-    local: bool,
-    progress: impl Fn(u64, u64) + Send + Sync + 'static,
-) -> Result<PathBuf, HFError> {
-    let watcher = Watcher { progress, arrived: Mutex::default() };
-    match &name.0.part {
-        Some(file) => repository
-            .download_file()
-            .filename(file.clone())
-            .maybe_revision(name.0.revision.clone())
-            .local_files_only(local)
-            .progress(watcher)
-            .send(),
-        None => repository
-            .snapshot_download()
-            .maybe_revision(name.0.revision.clone())
-            .allow_patterns(FILES.map(Into::into).into())
-            .local_files_only(local)
-            .progress(watcher)
-            .send(),
-    }
-}
-
-/// What has arrived of each file, and of all that come in one piece.
-#[derive(Default)]
-struct Arrived {
-    files: HashMap<String, u64>,
-    together: u64,
-    total: u64,
-}
-
-struct Watcher<F> {
-    progress: F,
-    arrived: Mutex<Arrived>,
-}
-
-impl<F: Fn(u64, u64) + Send + Sync> ProgressHandler for Watcher<F> {
-    fn on_progress(&self, event: &ProgressEvent) {
-        let ProgressEvent::Download(event) = event else { return };
-        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        match event {
-            DownloadEvent::Start { total_bytes, .. } => arrived.total = *total_bytes,
-            DownloadEvent::Progress { files } => {
-                for file in files {
-                    arrived.files.insert(file.filename.clone(), file.bytes_completed);
-                }
-            }
-            DownloadEvent::AggregateProgress { bytes_completed, .. } => {
-                arrived.together = *bytes_completed;
-            }
-            DownloadEvent::Complete => {}
-        }
-        let done = arrived.together.max(arrived.files.values().sum());
-        (self.progress)(done, arrived.total);
-    }
+fn belongs_to_a_model(file: &str) -> bool {
+    FILES.contains(&file) || (file.starts_with("model") && file.ends_with(".safetensors"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hf_hub::progress::{FileProgress, FileStatus};
 
     #[test]
     fn names_of_models_are_told_from_other_names() {
@@ -155,22 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_all_files_are_added_up() {
-        let seen = std::sync::Arc::new(Mutex::new((0, 0)));
-        let told = std::sync::Arc::clone(&seen);
-        let progress = move |done, all| *told.lock().unwrap() = (done, all);
-        let watcher = Watcher { progress, arrived: Mutex::default() };
-        let tell = |event| watcher.on_progress(&ProgressEvent::Download(event));
-        tell(DownloadEvent::Start { total_files: 2, total_bytes: 100 });
-        for (name, bytes_completed) in [("a", 10), ("b", 5), ("a", 30)] {
-            let file = FileProgress {
-                filename: name.into(),
-                bytes_completed,
-                total_bytes: 50,
-                status: FileStatus::InProgress,
-            };
-            tell(DownloadEvent::Progress { files: vec![file] });
+    fn a_model_is_its_weights_and_what_explains_them() {
+        for file in ["config.json", "model.safetensors", "model-00001-of-00002.safetensors"] {
+            assert!(belongs_to_a_model(file), "{file}");
         }
-        assert_eq!(*seen.lock().unwrap(), (35, 100));
+        for file in ["pytorch_model.bin", "README.md", "onnx/model.onnx", "sub/config.json"] {
+            assert!(!belongs_to_a_model(file), "{file}");
+        }
     }
 }

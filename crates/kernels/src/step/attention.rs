@@ -1,8 +1,8 @@
 //! Attention of a single token to those before it.
 
-use super::{LinearStep, Room, share_some};
+use super::{LinearStep, Room, lend_some};
 use crate::attention::{AttentionShape, AttentionWeights};
-use crate::bridge::share;
+use crate::bridge::lend;
 use hadal_cpu::Rows;
 use hadal_cpu::attention::{HeadNorms, KeyValues, Shape};
 use hadal_cpu::bias;
@@ -32,14 +32,14 @@ struct Norms {
 type Rotation<'a> = (&'a [f32], &'a [f32]);
 
 impl AttentionStep {
-    /// Nothing if [`share`] has nothing.
+    /// Nothing if [`lend`] has nothing.
     pub fn new(weights: AttentionWeights, shape: AttentionShape) -> Option<Self> {
         let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
         let norms = match norms {
             None => None,
             Some(gains) => Some(Norms {
-                query: share(gains.query)?,
-                key: share(gains.key)?,
+                query: lend(gains.query)?,
+                key: lend(gains.key)?,
                 eps: gains.eps as f32,
             }),
         };
@@ -49,8 +49,8 @@ impl AttentionStep {
             v: LinearStep::new(v)?,
             o: LinearStep::new(o)?,
             norms,
-            bias: share_some(bias)?,
-            output_bias: share_some(output_bias)?,
+            bias: lend_some(bias)?,
+            output_bias: lend_some(output_bias)?,
             shape,
         })
     }

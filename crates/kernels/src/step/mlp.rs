@@ -1,7 +1,7 @@
 //! The network for a single token.
 
-use super::{Room, share_some};
-use crate::bridge::share;
+use super::{Room, lend_some};
+use crate::bridge::lend;
 use crate::mlp::{MlpBiases, MlpWeights};
 use hadal_cpu::Rows;
 use hadal_cpu::mlp::{Biases, Mlp, step};
@@ -26,17 +26,17 @@ struct SharedBiases {
 }
 
 impl MlpStep {
-    /// Nothing if [`share`] has nothing.
+    /// Nothing if [`lend`] has nothing.
     pub fn new(weights: MlpWeights) -> Option<Self> {
         let MlpWeights { up, gate, down, biases } = weights;
         let [hidden, width] = up.dims();
         let biases = match biases {
             None => None,
             Some(MlpBiases { up, gate, down }) => {
-                Some(SharedBiases { up: share(up)?, gate: share_some(gate)?, down: share(down)? })
+                Some(SharedBiases { up: lend(up)?, gate: lend_some(gate)?, down: lend(down)? })
             }
         };
-        let (up, gate, down) = (share(up)?, share_some(gate)?, share(down)?);
+        let (up, gate, down) = (lend(up)?, lend_some(gate)?, lend(down)?);
         Some(Self { width, hidden, up, gate, down, biases })
     }
 

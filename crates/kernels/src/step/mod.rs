@@ -7,7 +7,7 @@ mod mlp;
 pub use attention::AttentionStep;
 pub use mlp::MlpStep;
 
-use crate::bridge::share;
+use crate::bridge::lend;
 use burn::tensor::Tensor;
 use hadal_cpu::linear::{self, Weight};
 use hadal_cpu::{Rows, mlp as network};
@@ -30,13 +30,13 @@ pub struct LinearStep {
 }
 
 impl LinearStep {
-    /// Nothing if [`share`] has nothing.
+    /// Nothing if [`lend`] has nothing.
     ///
     /// # Shapes
     /// - `weight`: `[out, in]`
     pub fn new(weight: Tensor<2>) -> Option<Self> {
         let [_, inputs] = weight.dims();
-        Some(Self { weight: share(weight)?, inputs })
+        Some(Self { weight: lend(weight)?, inputs })
     }
 
     /// Number of rows of the weight.
@@ -61,10 +61,10 @@ impl LinearStep {
     }
 }
 
-/// What a tensor that need not be there shares: nothing is shared only of one that is.
-fn share_some<const D: usize>(tensor: Option<Tensor<D>>) -> Option<Option<Rows>> {
+/// Lends an optional tensor. `None` means that it is there but cannot be lent, `Some(None)` that there is none.
+fn lend_some<const D: usize>(tensor: Option<Tensor<D>>) -> Option<Option<Rows>> {
     match tensor {
         None => Some(None),
-        Some(tensor) => share(tensor).map(Some),
+        Some(tensor) => lend(tensor).map(Some),
     }
 }

@@ -5,72 +5,61 @@ use crate::rope::Rope;
 use burn::tensor::{Bool, Tensor, TensorData, activation::softmax};
 use hadal_kernels::{Route, gather, indices, scatter};
 
-/// Who asks in a plain pass, and whose keys there are.
-pub(crate) struct RowsAsking<'a> {
-    /// The new tokens that ask; `None` for all.
-    pub(crate) route: Option<&'a Route>,
-    /// Of each row, the positions whose keys exist; `None` for all.
-    pub(crate) present: Option<&'a [Vec<u32>]>,
-}
+/// The positions whose keys exist, row by row; `None` for all.
+type Present<'a> = Option<&'a [Vec<u32>]>;
 
 impl Attention {
     /// Attends from `x` to the sequence so far, whose last T entries belong to `x` itself, and to
-    /// the depth slots of the same tokens.
+    /// the depth slots of the same tokens. Only tokens on a route ask, if there is one; it must not be empty. The
+    /// other rows of the output are zero.
     ///
     /// # Shapes
     /// - `x` and output: `[B, T, d]`
     /// - `sequence`: `[B, kv heads, S, head_dim]` with S >= T
     /// - each of `slots`: `[B, kv heads, T, head_dim]`
-    pub(crate) fn attend(
+    pub(crate) fn plain(
         &self,
         x: Tensor<3>,
         rope: &Rope,
         sequence: KeyValue,
         slots: &[KeyValue],
-    ) -> Tensor<3> {
-        let queries = self.queries(x, rope);
-        let hidden = self.hidden(&queries, sequence.key.dims()[2]);
-        self.o.forward(self.mix(queries, sequence, slots, hidden))
-    }
-
-    /// Attends from those new tokens that ask, each to the keys of its row that exist. The other rows of
-    /// the output are zero.
-    ///
-    /// # Shapes
-    /// - `x` and output: `[B, T, d]`
-    /// - `sequence`: `[B, kv heads, S, head_dim]` with S >= T
-    /// - each of `slots`: `[B, kv heads, T, head_dim]`
-    pub(crate) fn attend_routed(
-        &self,
-        x: Tensor<3>,
-        rope: &Rope,
-        sequence: KeyValue,
-        slots: &[KeyValue],
-        asking: &RowsAsking,
+        route: Option<&Route>,
+        present: Present,
     ) -> Tensor<3> {
         let [batch, time, _] = x.dims();
         let seen = sequence.key.dims()[2];
-        let Some(route) = asking.route else {
-            // Everybody asks, but some keys are missing.
-            let queries = self.queries(x, rope);
-            let rows = (0..batch).map(|row| {
-                let everybody: Vec<u32> = (0..time as u32).collect();
-                self.mix_row(row, &queries, &sequence, slots, &everybody, asking, seen - time)
-            });
-            return self.o.forward(Tensor::cat(rows.collect(), 0));
+        let complete = present.is_none_or(|rows| rows.iter().all(|row| row.len() == seen));
+        let mix_row = |row: usize, queries: &Tensor<4>, askers: &[u32]| {
+            self.mix_row(row, queries, &sequence, slots, askers, present, seen - time)
         };
-        let running = route.running();
-        let projected = self.q.forward(gather(x, route));
-        let full = scatter(projected, route, [batch, time]);
-        let queries = rope.apply(split_heads(full, self.heads, self.q_norm.as_ref()));
-        let rows = route.sequences(time).enumerate().filter(|(_, range)| !range.is_empty());
-        let mixed = rows.map(|(row, range)| {
-            let askers: Vec<u32> =
-                running[range].iter().map(|token| token - (row * time) as u32).collect();
-            self.mix_row(row, &queries, &sequence, slots, &askers, asking, seen - time)
-        });
-        let mixed = self.o.forward(Tensor::cat(mixed.collect(), 1));
-        scatter(mixed, route, [batch, time])
+        match route {
+            None if complete => {
+                let queries = self.queries(x, rope);
+                let hidden = self.hidden(&queries, seen);
+                self.o.forward(self.mix(queries, sequence, slots, hidden))
+            }
+            // All tokens ask, but some keys are missing.
+            None => {
+                let queries = self.queries(x, rope);
+                let all: Vec<u32> = (0..time as u32).collect();
+                let rows = (0..batch).map(|row| mix_row(row, &queries, &all));
+                self.o.forward(Tensor::cat(rows.collect(), 0))
+            }
+            Some(route) => {
+                let running = route.running();
+                let projected = self.q.forward(gather(x, route));
+                let full = scatter(projected, route, [batch, time]);
+                let queries = rope.apply(split_heads(full, self.heads, self.q_norm.as_ref()));
+                let rows = route.sequences(time).enumerate().filter(|(_, range)| !range.is_empty());
+                let mixed = rows.map(|(row, range)| {
+                    let token = |token: &u32| token - (row * time) as u32;
+                    let askers: Vec<u32> = running[range].iter().map(token).collect();
+                    mix_row(row, &queries, &askers)
+                });
+                let mixed = self.o.forward(Tensor::cat(mixed.collect(), 1));
+                scatter(mixed, route, [batch, time])
+            }
+        }
     }
 
     /// What the askers of one row get. `[1, askers, heads * head_dim]`
@@ -82,14 +71,14 @@ impl Attention {
         sequence: &KeyValue,
         slots: &[KeyValue],
         askers: &[u32],
-        asking: &RowsAsking,
+        present: Present,
         start: usize,
     ) -> Tensor<3> {
         let of_row = |tensor: &Tensor<4>| tensor.clone().narrow(0, row, 1);
         let chosen = indices(askers.iter().copied(), queries);
         let select = |tensor: &Tensor<4>| of_row(tensor).select(2, chosen.clone());
         let everything: Vec<u32> = (0..sequence.key.dims()[2] as u32).collect();
-        let (keys, sequence) = match asking.present {
+        let (keys, sequence) = match present {
             None => {
                 let all = KeyValue { key: of_row(&sequence.key), value: of_row(&sequence.value) };
                 (&everything, all)

@@ -58,12 +58,11 @@ pub(super) fn write(
     for (place, bytes) in source.places.iter().zip(stored) {
         let values = source.folded(place)?;
         let name = gguf(&place.ours);
-        match rotated(&place.ours, architecture) {
-            true => {
-                let rows = interleaved(&values, &place.shape, source.config.head_dim);
-                writer.rows(&name, &rows)?;
-            }
-            false => writer.rows(&name, &values)?,
+        if rotated(&place.ours, architecture) {
+            let rows = interleaved(&values, &place.shape, source.config.head_dim);
+            writer.rows(&name, &rows)?;
+        } else {
+            writer.rows(&name, &values)?;
         }
         done += bytes;
         progress(done, all);

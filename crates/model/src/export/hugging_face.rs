@@ -179,9 +179,8 @@ fn family_config(source: &Source, family: Family) -> Value {
             json["sliding_window"] = json!(size);
             let windowed: Vec<bool> =
                 (0..config.n_layers).map(|block| config.window(block).is_some()).collect();
-            let kind = |&windowed: &bool| match windowed {
-                true => "sliding_attention",
-                false => "full_attention",
+            let kind = |&windowed: &bool| {
+                if windowed { "sliding_attention" } else { "full_attention" }
             };
             json["layer_types"] = windowed.iter().map(kind).collect();
             // Older versions know only that windows begin at some block.

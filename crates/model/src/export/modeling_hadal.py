@@ -4,8 +4,8 @@
 
     AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)
 
-A sub-layer (attention or MLP) is a bare function. A policy is a function from the embedding to what the head reads: it
-decides what each sub-layer reads and what becomes of its output. Sub-layers are numbered l = 0 .. 2 n_layers - 1:
+A sub-layer (attention or MLP) is a bare function. A policy goes from the embedding to what the head reads: it decides
+what each sub-layer reads and what becomes of its output. Each is one class, with its parameters. Sub-layers are numbered l = 0 .. 2 n_layers - 1:
 attention of block i is 2i, its MLP 2i + 1. Parameters have the names of hadal's checkpoints. The stream is float32
 whatever the type of the weights. Written for reading: it runs anywhere, but it is not fast.
 """
@@ -43,11 +43,11 @@ def shapes(cfg):
     """Every parameter by name."""
     d, blocks, ff, vocabulary = cfg["d_model"], cfg["n_layers"], cfg["d_ff"], cfg["vocab_size"]
     q, kv = cfg["n_heads"] * cfg["head_dim"], cfg["n_kv_heads"] * cfg["head_dim"]
-    kind = cfg["residual"]["kind"]
+    policy = policy_of(cfg["residual"])
     found = {"embed.weight": (vocabulary, d)}
     if not cfg["tie_embeddings"]:
         found["head.weight"] = (vocabulary, d)
-    if kind not in ("postnorm", "deepnorm", "nag"):
+    if policy.final_norm:
         found["norm.weight"] = (d,)
     biased = {"qkv": "qkv", "all": "qkvo"}.get(cfg.get("attention_bias"), "")
     for i in range(blocks):
@@ -65,49 +65,10 @@ def shapes(cfg):
             found |= {f"layers.{i}.attn.{part}_norm.weight": (cfg["head_dim"],) for part in "qk"}
         if cfg["depth_kv"] == "attention+mlp" and i + 1 < blocks:
             found |= {f"layers.{i}.mlp.depth_{part}.weight": (kv, d) for part in "kv"}
-        if kind != "nag":
+        if policy.block_norms:
             found |= {f"layers.{i}.{half}_norm.weight": (d,) for half in ("attn", "mlp")}
-    return found | {f"residual.{name}": shape for name, shape in policy_shapes(cfg["residual"], d, blocks)}
-
-
-def policy_shapes(policy, d, blocks):
-    kind, subs = policy["kind"], range(2 * blocks)
-    n = policy.get("streams")
-    if kind == "prenorm" and policy.get("capacity") is not None:
-        for i in filter(lambda i: routed(policy, i), range(blocks)):
-            yield from {f"{i}.router.weight": (d,), f"{i}.predictor.hidden.weight": (32, d)}.items()
-            yield from {f"{i}.predictor.hidden.bias": (32,), f"{i}.predictor.out.weight": (32,)}.items()
-            yield f"{i}.predictor.out.bias", (1,)
-    if kind == "nag":
-        yield "log_gain", (1,)
-    if kind == "denseformer":
-        yield from ((f"block.{i}.weights", (i + 1,)) for i in range(1, blocks + 1))
-    for l in [*subs, "out"]:
-        inner, first = l != "out", l == 0
-        parts = {}
-        if kind == "highway" and inner:
-            vector = policy["gate"] == "vector"
-            parts = {"gate.weight": (d, d) if vector else (d,), "gate.bias": (d if vector else 1,)}
-        elif kind == "siamese":
-            parts = {"post_norm": (d,), "pre_norm": (d,)}
-        elif kind == "hc" and inner:
-            parts = {"pre": (n,), "res": (n, n), "post": (n,)}
-            if policy["dynamic"]:
-                parts |= {"norm": (d,), "pre_weight": (d,), "res_weight": (d, n), "post_weight": (d,)}
-                parts |= {"mix_scale": (1,), "post_scale": (1,)}
-        elif kind in ("mhc", "mhc_lite") and inner:
-            for part, m in {"pre": n, "post": n, "res": n * n if kind == "mhc" else math.factorial(n)}.items():
-                parts |= {f"{part}_weight": (n * d, m), f"{part}_bias": (m,), f"{part}_scale": (1,)}
-        elif kind == "attnres" and not first:
-            parts = {"query": (d,), "key_norm": (d,)}
-        elif kind == "mgr":
-            parts = {} if first else {"pool.weight": (d,)}
-            if inner and l >= n - 1:
-                parts |= {"gate.weight": (d,), "gate.bias": (n + (policy["gate"] == "competitive"),)}
-        elif kind == "nag" and inner:
-            c = policy["directions"]
-            parts = {"alpha": (1,), "directions": (c, d), "bias": (c,), "mix": (c,), "sharpness": (1,)}
-        yield from ((f"{l}.{name}", shape) for name, shape in parts.items())
+    own = policy.shapes(cfg["residual"], d, blocks)
+    return found | {f"residual.{name}": shape for name, shape in own.items()}
 
 
 def declare(module, name, shape):
@@ -162,7 +123,7 @@ class Pass:
         self.cfg, self.cache = model.config.hadal, cache
         self.ago, self.shown = ago, shown
         self.parameters = dict(model.named_parameters())
-        self.policy, self.eps = self.cfg["residual"], self.cfg["norm_eps"]
+        self.settings, self.eps = self.cfg["residual"], self.cfg["norm_eps"]
         self.blocks, self.subs = range(self.cfg["n_layers"]), range(2 * self.cfg["n_layers"])
         self.slots = []
         each, factor = frequencies(self.cfg, int(positions.max()) + 1)
@@ -247,7 +208,7 @@ class Pass:
 
     def judge(self, l, gate):
         """Who runs sub-layer l by its gate [B, T, 1], whose keys exist, and what is taken off the gate."""
-        tau = self.policy.get("skip_threshold")
+        tau = self.settings.get("skip_threshold")
         if tau is None:
             return torch.ones_like(gate, dtype=torch.bool), None, 0.0
         if isinstance(tau, dict):
@@ -255,128 +216,246 @@ class Pass:
         elif isinstance(tau, list):
             tau = tau[l]
         runs = ~(gate.abs() < tau)
-        dropped = self.policy.get("skip_kv") == "drop"
-        return runs, runs if dropped else None, self.policy.get("skip_shrink", 0.0) * tau
+        dropped = self.settings.get("skip_kv") == "drop"
+        return runs, runs if dropped else None, self.settings.get("skip_shrink", 0.0) * tau
 
 
 # ---------------------------------------------------------------- policies: embedding -> what the head reads
 
-
-def final(run, x):
-    return run.rms(x) * run.get("norm.weight")
+POLICIES = {}
 
 
-def routed(policy, i):
-    """Whether a block is routed (Mixture-of-Depths)."""
-    return policy.get("capacity") is not None and (i + 1) % policy.get("every", 2) == 0
+def policy_of(settings):
+    """The policy that a config's "residual" means. Older files spell Mixture-of-Depths as a prenorm with a capacity."""
+    kind = settings["kind"]
+    return POLICIES["mod" if kind == "prenorm" and settings.get("capacity") is not None else kind]
 
 
-def prenorm(run, x):
-    for i in run.blocks:
-        if not routed(run.policy, i):
-            x = x + run.branch(2 * i, x)
-            x = x + run.branch(2 * i + 1, x)
-            continue
-        weight = (x @ run.of(i, "router.weight"))[..., None]
-        hidden = F.relu(run.linear(f"residual.{i}.predictor.hidden", run.rms(x)))
-        runs = (hidden @ run.of(i, "predictor.out.weight"))[..., None] + run.of(i, "predictor.out.bias") > 0
-        a = torch.where(runs, run.branch(2 * i, x, runs), 0)
-        x = torch.where(runs, x + weight * (a + run.branch(2 * i + 1, x + a)), x)
-    return final(run, x)
+class Policy:
+    """One kind. A subclass registers itself under `kind`, its name in configs."""
+
+    kind = None
+    # Whether the model has a norm before the head, and norms in its blocks.
+    final_norm, block_norms = True, True
+
+    def __init_subclass__(cls):
+        POLICIES[cls.kind] = cls()
+
+    def shapes(self, settings, d, blocks):
+        """Parameters by name, without "residual." in front."""
+        return {}
+
+    def forward(self, run, x):
+        """From the embedding to what the final norm reads, or the head if there is none."""
+        raise NotImplementedError
 
 
-def lns(run, x):
-    for l in run.subs:
-        x = x + run.sub(l, run.norm(l, x) / math.sqrt(l // 2 + 1))
-    return final(run, x)
+def every(places, shapes):
+    """The same parameters at each of these places."""
+    return {f"{place}.{name}": shape for place in places for name, shape in shapes.items()}
 
 
-def postnorm(run, x, skip=1.0):
-    for l in run.subs:
-        x = run.norm(l, skip * x + run.sub(l, x))
-    return x
+class PreNorm(Policy):
+    kind = "prenorm"
 
-
-def deepnorm(run, x):
-    return postnorm(run, x, skip=len(run.subs) ** 0.25)
-
-
-def mixln(run, x):
-    post = 2 * math.floor(run.policy["post_fraction"] * len(run.blocks))
-    for l in run.subs:
-        x = run.norm(l, x + run.sub(l, x)) if l < post else x + run.branch(l, x)
-    return final(run, x)
-
-
-def highway(run, x):
-    for l in run.subs:
-        weight, bias, seen = run.of(l, "gate.weight"), run.of(l, "gate.bias"), run.rms(x)
-        score = seen @ weight.T if weight.dim() == 2 else (seen @ weight)[..., None] / math.sqrt(x.shape[-1])
-        x = torch.lerp(x, run.branch(l, x), torch.sigmoid(score + bias).expand_as(x))
-    return final(run, x)
-
-
-def denseformer(run, x):
-    outputs = [x]
-    for i in run.blocks:
-        for l in (2 * i, 2 * i + 1):
+    def forward(self, run, x):
+        for l in run.subs:
             x = x + run.branch(l, x)
-        outputs.append(x)
-        x = torch.einsum("j,jbtd->btd", run.of(f"block.{i + 1}", "weights"), torch.stack(outputs))
-    return final(run, x)
+        return x
 
 
-def siamese(run, x):
-    post = lambda l, v: run.rms(v) * run.of(l, "post_norm")
-    pre = lambda l, v: run.rms(v) * run.of(l, "pre_norm")
-    y = x
-    for l in run.subs:
-        x = post(l, x)
-        z = run.branch(l, x + pre(l, y))
-        x, y = x + z / math.sqrt(2 * (l // 2 + 1)), y + z
-    return final(run, post("out", x) + pre("out", y))
+class MixtureOfDepths(Policy):
+    kind = "mod"
+
+    def routed(self, settings, i):
+        return (i + 1) % settings.get("every", 2) == 0
+
+    def shapes(self, settings, d, blocks):
+        hidden = {"predictor.hidden.weight": (32, d), "predictor.hidden.bias": (32,)}
+        out = {"predictor.out.weight": (32,), "predictor.out.bias": (1,)}
+        places = [i for i in range(blocks) if self.routed(settings, i)]
+        return every(places, {"router.weight": (d,)} | hidden | out)
+
+    def forward(self, run, x):
+        for i in run.blocks:
+            if not self.routed(run.settings, i):
+                x = x + run.branch(2 * i, x)
+                x = x + run.branch(2 * i + 1, x)
+                continue
+            weight = (x @ run.of(i, "router.weight"))[..., None]
+            hidden = F.relu(run.linear(f"residual.{i}.predictor.hidden", run.rms(x)))
+            runs = (hidden @ run.of(i, "predictor.out.weight"))[..., None] + run.of(i, "predictor.out.bias") > 0
+            a = torch.where(runs, run.branch(2 * i, x, runs), 0)
+            x = torch.where(runs, x + weight * (a + run.branch(2 * i + 1, x + a)), x)
+        return x
+
+
+class LayerNormScaling(Policy):
+    kind = "lns"
+
+    def forward(self, run, x):
+        for l in run.subs:
+            x = x + run.sub(l, run.norm(l, x) / math.sqrt(l // 2 + 1))
+        return x
+
+
+class PostNorm(Policy):
+    kind = "postnorm"
+    final_norm = False
+
+    def carry(self, run):
+        """What the stream is multiplied by before the write is added."""
+        return 1.0
+
+    def forward(self, run, x):
+        for l in run.subs:
+            x = run.norm(l, self.carry(run) * x + run.sub(l, x))
+        return x
+
+
+class DeepNorm(PostNorm):
+    kind = "deepnorm"
+
+    def carry(self, run):
+        return len(run.subs) ** 0.25
+
+
+class MixLn(Policy):
+    kind = "mixln"
+
+    def forward(self, run, x):
+        post = 2 * math.floor(run.settings["post_fraction"] * len(run.blocks))
+        for l in run.subs:
+            x = run.norm(l, x + run.sub(l, x)) if l < post else x + run.branch(l, x)
+        return x
+
+
+class Highway(Policy):
+    kind = "highway"
+
+    def shapes(self, settings, d, blocks):
+        vector = settings["gate"] == "vector"
+        gate = {"gate.weight": (d, d) if vector else (d,), "gate.bias": (d if vector else 1,)}
+        return every(range(2 * blocks), gate)
+
+    def forward(self, run, x):
+        for l in run.subs:
+            weight, bias, seen = run.of(l, "gate.weight"), run.of(l, "gate.bias"), run.rms(x)
+            score = seen @ weight.T if weight.dim() == 2 else (seen @ weight)[..., None] / math.sqrt(x.shape[-1])
+            x = torch.lerp(x, run.branch(l, x), torch.sigmoid(score + bias).expand_as(x))
+        return x
+
+
+class DenseFormer(Policy):
+    kind = "denseformer"
+
+    def shapes(self, settings, d, blocks):
+        return {f"block.{i}.weights": (i + 1,) for i in range(1, blocks + 1)}
+
+    def forward(self, run, x):
+        outputs = [x]
+        for i in run.blocks:
+            for l in (2 * i, 2 * i + 1):
+                x = x + run.branch(l, x)
+            outputs.append(x)
+            x = torch.einsum("j,jbtd->btd", run.of(f"block.{i + 1}", "weights"), torch.stack(outputs))
+        return x
+
+
+class SiameseNorm(Policy):
+    kind = "siamese"
+
+    def shapes(self, settings, d, blocks):
+        return every([*range(2 * blocks), "out"], {"post_norm": (d,), "pre_norm": (d,)})
+
+    def forward(self, run, x):
+        post = lambda l, v: run.rms(v) * run.of(l, "post_norm")
+        pre = lambda l, v: run.rms(v) * run.of(l, "pre_norm")
+        y = x
+        for l in run.subs:
+            x = post(l, x)
+            z = run.branch(l, x + pre(l, y))
+            x, y = x + z / math.sqrt(2 * (l // 2 + 1)), y + z
+        return post("out", x) + pre("out", y)
 
 
 def streams_of(run, x):
     """The same vector in every stream, [B, T, n, d]."""
-    return x[..., None, :].expand(*x.shape[:-1], run.policy["streams"], x.shape[-1])
+    return x[..., None, :].expand(*x.shape[:-1], run.settings["streams"], x.shape[-1])
 
 
-def hc(run, x):
-    streams = streams_of(run, x)
-    for l in run.subs:
-        pre, res, post = (run.of(l, name) for name in ("pre", "res", "post"))
-        if run.policy["dynamic"]:
-            seen = run.rms(streams) * run.of(l, "norm")
-            mix, out = run.of(l, "mix_scale"), run.of(l, "post_scale")
-            pre = pre + mix * torch.tanh(seen @ run.of(l, "pre_weight"))
-            res = res + mix * torch.tanh(seen @ run.of(l, "res_weight"))
-            post = post + out * torch.tanh(seen @ run.of(l, "post_weight"))
-        write = run.branch(l, (pre[..., None] * streams).sum(-2))
-        streams = res.transpose(-1, -2) @ streams + post[..., None] * write[..., None, :]
-    return final(run, streams.sum(-2))
+class HyperConnections(Policy):
+    kind = "hc"
+
+    def shapes(self, settings, d, blocks):
+        n = settings["streams"]
+        parts = {"pre": (n,), "res": (n, n), "post": (n,)}
+        if settings["dynamic"]:
+            parts |= {"norm": (d,), "pre_weight": (d,), "res_weight": (d, n), "post_weight": (d,)}
+            parts |= {"mix_scale": (1,), "post_scale": (1,)}
+        return every(range(2 * blocks), parts)
+
+    def forward(self, run, x):
+        streams = streams_of(run, x)
+        for l in run.subs:
+            pre, res, post = (run.of(l, name) for name in ("pre", "res", "post"))
+            if run.settings["dynamic"]:
+                seen = run.rms(streams) * run.of(l, "norm")
+                mix, out = run.of(l, "mix_scale"), run.of(l, "post_scale")
+                pre = pre + mix * torch.tanh(seen @ run.of(l, "pre_weight"))
+                res = res + mix * torch.tanh(seen @ run.of(l, "res_weight"))
+                post = post + out * torch.tanh(seen @ run.of(l, "post_weight"))
+            write = run.branch(l, (pre[..., None] * streams).sum(-2))
+            streams = res.transpose(-1, -2) @ streams + post[..., None] * write[..., None, :]
+        return streams.sum(-2)
 
 
-def mhc(run, x):
-    streams, n = streams_of(run, x), run.policy["streams"]
-    for l in run.subs:
-        seen = run.rms(streams.flatten(-2))
-        score = {}
-        for part in ("pre", "post", "res"):
-            weight, bias, scale = (run.of(l, f"{part}_{name}") for name in ("weight", "bias", "scale"))
-            score[part] = scale * (seen @ weight) + bias
-        if run.policy["kind"] == "mhc":
-            mix = torch.exp(score["res"]).unflatten(-1, (n, n))
-            for _ in range(run.policy["sinkhorn_iters"]):
-                mix = mix / mix.sum(-2, keepdim=True)
-                mix = mix / mix.sum(-1, keepdim=True)
-        else:
-            permutations = torch.tensor(list(itertools.permutations(range(n))), device=x.device)
-            mix = torch.einsum("btk,kij->btij", torch.softmax(score["res"], -1), F.one_hot(permutations).float())
-        pre, post = torch.sigmoid(score["pre"]), 2 * torch.sigmoid(score["post"])
-        write = run.branch(l, (pre[..., None] * streams).sum(-2))
-        streams = mix @ streams + post[..., None] * write[..., None, :]
-    return final(run, streams.sum(-2))
+class ManifoldHyperConnections(Policy):
+    kind = "mhc"
+
+    def mixing_scores(self, n):
+        """How many scores say how the streams are mixed."""
+        return n * n
+
+    def mixing(self, run, scores, n):
+        """Sinkhorn's iterations: columns and rows sum to one in turn."""
+        mix = torch.exp(scores).unflatten(-1, (n, n))
+        for _ in range(run.settings["sinkhorn_iters"]):
+            mix = mix / mix.sum(-2, keepdim=True)
+            mix = mix / mix.sum(-1, keepdim=True)
+        return mix
+
+    def shapes(self, settings, d, blocks):
+        n, parts = settings["streams"], {}
+        for part, m in {"pre": n, "post": n, "res": self.mixing_scores(n)}.items():
+            parts |= {f"{part}_weight": (n * d, m), f"{part}_bias": (m,), f"{part}_scale": (1,)}
+        return every(range(2 * blocks), parts)
+
+    def forward(self, run, x):
+        streams, n = streams_of(run, x), run.settings["streams"]
+        for l in run.subs:
+            seen = run.rms(streams.flatten(-2))
+            score = {}
+            for part in ("pre", "post", "res"):
+                weight, bias, scale = (run.of(l, f"{part}_{name}") for name in ("weight", "bias", "scale"))
+                score[part] = scale * (seen @ weight) + bias
+            mix = self.mixing(run, score["res"], n)
+            pre, post = torch.sigmoid(score["pre"]), 2 * torch.sigmoid(score["post"])
+            write = run.branch(l, (pre[..., None] * streams).sum(-2))
+            streams = mix @ streams + post[..., None] * write[..., None, :]
+        return streams.sum(-2)
+
+
+class ManifoldLite(ManifoldHyperConnections):
+    kind = "mhc_lite"
+
+    def mixing_scores(self, n):
+        return math.factorial(n)
+
+    def mixing(self, run, scores, n):
+        """A mean of all permutations."""
+        permutations = torch.tensor(list(itertools.permutations(range(n))), device=scores.device)
+        return torch.einsum("btk,kij->btij", torch.softmax(scores, -1), F.one_hot(permutations).float())
 
 
 def pool(run, query, sources):
@@ -384,68 +463,85 @@ def pool(run, query, sources):
     return (torch.softmax(run.rms(sources) @ query, -1)[..., None] * sources).sum(-2)
 
 
-def attnres(run, x):
-    blocks = run.policy["blocks"]
-    size = math.ceil(len(run.subs) / blocks) if blocks else 1
-    closed, open_sum = [x], None
+class AttentionResiduals(Policy):
+    kind = "attnres"
 
-    def read(l):
-        sources = closed if open_sum is None else [*closed, open_sum]
-        return pool(run, run.of(l, "query") * run.of(l, "key_norm"), torch.stack(sources, -2))
+    def shapes(self, settings, d, blocks):
+        return every([*range(1, 2 * blocks), "out"], {"query": (d,), "key_norm": (d,)})
 
-    for l in run.subs:
-        if l % size == 0 and open_sum is not None:
-            closed, open_sum = [*closed, open_sum], None
-        write = run.branch(l, read(l) if l else x)
-        open_sum = write if open_sum is None else open_sum + write
-    return final(run, read("out"))
+    def forward(self, run, x):
+        blocks = run.settings["blocks"]
+        size = math.ceil(len(run.subs) / blocks) if blocks else 1
+        closed, open_sum = [x], None
 
+        def read(l):
+            sources = closed if open_sum is None else [*closed, open_sum]
+            return pool(run, run.of(l, "query") * run.of(l, "key_norm"), torch.stack(sources, -2))
 
-def mgr(run, x):
-    n, scale = run.policy["streams"], 1 / math.sqrt(x.shape[-1])
-    streams = x[..., None, :]
-    for l in run.subs:
-        h = pool(run, scale * run.of(l, "pool.weight"), streams) if l else x
-        if l < n - 1:
-            streams = torch.cat([streams, run.branch(l, h)[..., None, :]], -2)
-            continue
-        score, bias = run.rms(streams) @ (scale * run.of(l, "gate.weight")), run.of(l, "gate.bias")
-        if run.policy["gate"] == "independent":
-            gates = torch.sigmoid(score + bias)
-        else:
-            forget = bias[:1].expand(*score.shape[:-1], 1)
-            gates = torch.softmax(torch.cat([forget, score + bias[1:]], -1), -1)[..., 1:]
-        widest = gates.amax(-1, keepdim=True)
-        runs, exists, off = run.judge(l, widest)
-        if off:
-            gates = gates * ((widest - off) / widest)
-        moved = streams + gates[..., None] * (run.branch(l, h, exists)[..., None, :] - streams)
-        streams = torch.where(runs[..., None], moved, streams)
-    return final(run, pool(run, scale * run.of("out", "pool.weight"), streams))
+        for l in run.subs:
+            if l % size == 0 and open_sum is not None:
+                closed, open_sum = [*closed, open_sum], None
+            write = run.branch(l, read(l) if l else x)
+            open_sum = write if open_sum is None else open_sum + write
+        return read("out")
 
 
-def nag(run, x):
-    unit = lambda v, eps=0.0: v * torch.rsqrt(v.square().mean(-1, keepdim=True) + eps)
-    size = x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-18)
-    r, s = x / size, size.log() + run.get("residual.log_gain")
-    for l in run.subs:
-        opened = torch.sigmoid(r @ run.of(l, "directions").T + run.of(l, "bias"))
-        modulation = (opened @ torch.softmax(run.of(l, "mix"), -1))[..., None].clamp_min(1e-6)
-        gain = run.of(l, "alpha") * modulation ** F.softplus(run.of(l, "sharpness"))
-        runs, exists, off = run.judge(l, gain)
-        gain = gain - gain.sign() * off
-        write = run.sub(l, r, exists)
-        write = write - write.mean(-1, keepdim=True)
-        write = write - (write * r).sum(-1, keepdim=True) / (r * r).sum(-1, keepdim=True) * r
-        r = torch.where(runs, unit(r + gain * unit(write, 1e-12)), r)
-        s = torch.where(runs, s + 0.5 * torch.log1p(gain**2), s)
-    return r * s.exp() / x.shape[-1]
+class MultiGate(Policy):
+    kind = "mgr"
+
+    def shapes(self, settings, d, blocks):
+        n, competitive = settings["streams"], settings["gate"] == "competitive"
+        pools = every([*range(1, 2 * blocks), "out"], {"pool.weight": (d,)})
+        return pools | every(range(n - 1, 2 * blocks), {"gate.weight": (d,), "gate.bias": (n + competitive,)})
+
+    def forward(self, run, x):
+        n, scale = run.settings["streams"], 1 / math.sqrt(x.shape[-1])
+        streams = x[..., None, :]
+        for l in run.subs:
+            h = pool(run, scale * run.of(l, "pool.weight"), streams) if l else x
+            if l < n - 1:
+                streams = torch.cat([streams, run.branch(l, h)[..., None, :]], -2)
+                continue
+            score, bias = run.rms(streams) @ (scale * run.of(l, "gate.weight")), run.of(l, "gate.bias")
+            if run.settings["gate"] == "independent":
+                gates = torch.sigmoid(score + bias)
+            else:
+                forget = bias[:1].expand(*score.shape[:-1], 1)
+                gates = torch.softmax(torch.cat([forget, score + bias[1:]], -1), -1)[..., 1:]
+            widest = gates.amax(-1, keepdim=True)
+            runs, exists, off = run.judge(l, widest)
+            if off:
+                gates = gates * ((widest - off) / widest)
+            moved = streams + gates[..., None] * (run.branch(l, h, exists)[..., None, :] - streams)
+            streams = torch.where(runs[..., None], moved, streams)
+        return pool(run, scale * run.of("out", "pool.weight"), streams)
 
 
-POLICIES = {
-    policy.__name__: policy
-    for policy in (prenorm, postnorm, lns, deepnorm, mixln, highway, denseformer, siamese, hc, mhc, attnres, mgr, nag)
-} | {"mhc_lite": mhc}
+class NormAgnostic(Policy):
+    kind = "nag"
+    final_norm = block_norms = False
+
+    def shapes(self, settings, d, blocks):
+        c = settings["directions"]
+        each = {"alpha": (1,), "directions": (c, d), "bias": (c,), "mix": (c,), "sharpness": (1,)}
+        return {"log_gain": (1,)} | every(range(2 * blocks), each)
+
+    def forward(self, run, x):
+        unit = lambda v, eps=0.0: v * torch.rsqrt(v.square().mean(-1, keepdim=True) + eps)
+        size = x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-18)
+        r, s = x / size, size.log() + run.get("residual.log_gain")
+        for l in run.subs:
+            opened = torch.sigmoid(r @ run.of(l, "directions").T + run.of(l, "bias"))
+            modulation = (opened @ torch.softmax(run.of(l, "mix"), -1))[..., None].clamp_min(1e-6)
+            gain = run.of(l, "alpha") * modulation ** F.softplus(run.of(l, "sharpness"))
+            runs, exists, off = run.judge(l, gain)
+            gain = gain - gain.sign() * off
+            write = run.sub(l, r, exists)
+            write = write - write.mean(-1, keepdim=True)
+            write = write - (write * r).sum(-1, keepdim=True) / (r * r).sum(-1, keepdim=True) * r
+            r = torch.where(runs, unit(r + gain * unit(write, 1e-12)), r)
+            s = torch.where(runs, s + 0.5 * torch.log1p(gain**2), s)
+        return r * s.exp() / x.shape[-1]
 
 
 # ---------------------------------------------------------------- model
@@ -483,7 +579,10 @@ class HadalForCausalLM(PreTrainedModel, GenerationMixin):
         ago = index[past:, None] - index
         run = Pass(self, position_ids, ago, shown.bool(), past_key_values)
         embedded = F.embedding(input_ids, self.embed.weight).float()
-        read = POLICIES[run.policy["kind"]](run, embedded)
+        policy = policy_of(run.settings)
+        read = policy.forward(run, embedded)
+        if policy.final_norm:
+            read = run.rms(read) * run.get("norm.weight")
         head = self.embed if self.config.hadal["tie_embeddings"] else self.head
         logits = F.linear(read.to(head.weight.dtype), head.weight).float()
         loss = None

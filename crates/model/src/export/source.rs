@@ -4,7 +4,7 @@ use super::ExportError;
 use crate::config::ModelConfig;
 use crate::import::WeightSource;
 use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at};
-use hadal_residual::ResidualConfig;
+use hadal_residual::Site;
 use hadal_tokenizer::{Tokenizer, TokenizerError, tokenizer_of_gguf};
 use serde_json::Value;
 use std::fs;
@@ -86,22 +86,28 @@ impl Source {
             .map_err(|reason| ExportError::Weights { path: self.weights.path().into(), reason })
     }
 
-    /// The same for prenorm models elsewhere: the gains of lns take in what its readers multiply their inputs by.
+    /// The same for prenorm models elsewhere: gains take in what the policy multiplies normalised inputs by.
     pub(super) fn folded(&self, place: &Place) -> Result<Vec<f32>, ExportError> {
         let mut values = self.floats(place)?;
-        let parts: Vec<&str> = place.ours.split('.').collect();
-        if let (
-            ResidualConfig::LayerNormScaling(_),
-            ["layers", block, "attn_norm" | "mlp_norm", _],
-        ) = (&self.config.residual, parts.as_slice())
+        if let Some(site) = site_of_norm(&place.ours)
+            && let Some(scale) = self.config.residual.prenorm_gain(site, &self.config.dimensions())
         {
-            let block: f64 = block.parse().unwrap_or_default();
-            let scale = 1.0 / (block + 1.0).sqrt();
             for gain in &mut values {
                 *gain = (f64::from(*gain) * scale) as f32;
             }
         }
         Ok(values)
+    }
+}
+
+/// The sub-layer that reads through the norm of this name.
+fn site_of_norm(name: &str) -> Option<Site> {
+    let mut parts = name.strip_prefix("layers.")?.split('.');
+    let block: usize = parts.next()?.parse().ok()?;
+    match parts.next()? {
+        "attn_norm" => Some(Site::new(2 * block)),
+        "mlp_norm" => Some(Site::new(2 * block + 1)),
+        _ => None,
     }
 }
 

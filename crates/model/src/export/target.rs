@@ -3,7 +3,7 @@
 use super::ExportError;
 use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig};
 use crate::rope_scaling::RopeScaling;
-use hadal_residual::ResidualConfig;
+use hadal_residual::{Dimensions, Site, kinds_that};
 
 /// An architecture of `transformers` that is not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +29,9 @@ pub(super) enum Architecture {
     Qwen3,
 }
 
-/// Whether the stream is one that everybody has. Not so where tokens skip blocks.
-fn plain_stream(residual: &ResidualConfig) -> bool {
-    match residual {
-        ResidualConfig::PreNorm(config) => config.capacity.is_none(),
-        ResidualConfig::LayerNormScaling(_) => true,
-        _ => false,
-    }
+/// Whether a prenorm model, which every program has, computes the same.
+fn plain_stream(config: &ModelConfig) -> bool {
+    config.residual.prenorm_gain(Site::new(0), &config.dimensions()).is_some()
 }
 
 /// Where attention has a window that can be felt.
@@ -57,7 +53,7 @@ fn windows(config: &ModelConfig) -> Windows {
 impl Family {
     /// The family whose models compute the same, if there is one. Biases that a family has and a model has not are zero.
     pub(super) fn of(config: &ModelConfig) -> Option<Self> {
-        let like_llama = plain_stream(&config.residual)
+        let like_llama = plain_stream(config)
             && config.mlp == MlpKind::Swiglu
             && config.depth_kv == DepthKv::None;
         if !like_llama {
@@ -113,9 +109,15 @@ impl Architecture {
             let reason = format!("{reason}; --format hf writes it for transformers");
             Err(ExportError::Unsupported { what, reason })
         };
-        if !plain_stream(&config.residual) {
+        if !plain_stream(config) {
             let what = format!("the residual policy {}", config.residual);
-            return refuse(what, "llama.cpp has no such stream, only prenorm and lns");
+            let dimensions = Dimensions::new(1, 1, 1.0);
+            let known =
+                kinds_that(|policy| policy.prenorm_gain(Site::new(0), &dimensions).is_some());
+            return refuse(
+                what,
+                &format!("llama.cpp has no such stream, only {}", known.join(" and ")),
+            );
         }
         if config.mlp != MlpKind::Swiglu {
             return refuse("the MLP relu2".into(), "llama.cpp's Llama has silu(gate) * up alone");

@@ -123,6 +123,7 @@ pub(crate) fn describe(json: &Value) -> Result<Imported, Reason> {
         mlp_bias: family.mlp_bias && flag(json, "mlp_bias")?,
         rope_scaling: positions.scaling,
         sliding_window: family.sliding_window(json, n_layers)?,
+        removed_blocks: Vec::new(),
         residual: ResidualConfig::default(),
     };
     let begin = token_ids(json, "bos_token_id").first().copied();

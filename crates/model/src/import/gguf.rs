@@ -178,6 +178,7 @@ impl Description<'_> {
             sliding_window: size
                 .filter(|size| *size > 0)
                 .map(|size| SlidingWindow { size, blocks: None }),
+            removed_blocks: Vec::new(),
             residual: ResidualConfig::default(),
         };
         let token = |key: &str| self.file.find::<u32>(&format!("tokenizer.ggml.{key}_token_id"));

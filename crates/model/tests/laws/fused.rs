@@ -1,9 +1,9 @@
 //! The fused path computes what the plain one does, and it is really taken.
 
-use crate::support::{DESERTED, configs, random, skips, text, with_policy};
+use crate::support::{DESERTED, configs, has_fused_form, random, skips, text, with_policy};
 use hadal_kernels::{fused_calls, plainly};
 use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
-use hadal_residual::{Memory, ResidualConfig, Site};
+use hadal_residual::{Memory, Site};
 use std::collections::BTreeMap;
 
 type Named = BTreeMap<String, Vec<f32>>;
@@ -11,10 +11,8 @@ type Named = BTreeMap<String, Vec<f32>>;
 /// Relative to the largest gradient; policies amplify rounding differently.
 const TOLERANCE: f32 = 1e-4;
 
-fn decoder(config: &ModelConfig, memory: Memory) -> Decoder {
-    let mut decoder = random(config, &Device::flex().autodiff());
-    decoder.remember(memory);
-    decoder
+fn decoder(config: &ModelConfig) -> Decoder {
+    random(config, &Device::flex().autodiff())
 }
 
 fn targets(input: &Tokens) -> Tokens {
@@ -22,9 +20,8 @@ fn targets(input: &Tokens) -> Tokens {
 }
 
 /// The loss under the name of nothing, and every gradient.
-fn learn(decoder: &Decoder, absent: &[Site]) -> Named {
+fn learn(decoder: &Decoder, pass: Pass) -> Named {
     let input = text(2, 7);
-    let pass = Pass { absent, ..Pass::default() };
     let loss = decoder.loss(&input, &targets(&input), &[], pass).unwrap();
     let value = loss.try_to_vec_as::<f32>().unwrap();
     let mut named: Named = decoder.gradients(loss.backward()).into_iter().collect();
@@ -50,9 +47,9 @@ fn name(config: &ModelConfig) -> String {
 #[test]
 fn losses_and_gradients_are_those_of_plain_operations() {
     for config in configs().into_iter().chain(DESERTED.map(with_policy)) {
-        let decoder = decoder(&config, Memory::default());
-        let fused = learn(&decoder, &[]);
-        let plain = plainly(|| learn(&decoder, &[]));
+        let decoder = decoder(&config);
+        let fused = learn(&decoder, Pass::default());
+        let plain = plainly(|| learn(&decoder, Pass::default()));
         assert_same(&fused, &plain, TOLERANCE, &name(&config));
     }
 }
@@ -60,13 +57,14 @@ fn losses_and_gradients_are_those_of_plain_operations() {
 #[test]
 fn absent_sub_layers_are_absent_on_both_paths() {
     for config in configs().into_iter().filter(|config| config.depth_kv == DepthKv::None) {
-        let decoder = decoder(&config, Memory::default());
+        let decoder = decoder(&config);
         for absent in [[3, 5], [0, 1], [4, 5], [2, 3]].map(|sites| sites.map(Site::new)) {
-            if decoder.logits(&text(1, 2), Pass { absent: &absent, ..Pass::default() }).is_err() {
+            let without = || Pass { absent: &absent, ..Pass::default() };
+            if decoder.logits(&text(1, 2), without()).is_err() {
                 continue;
             }
-            let fused = learn(&decoder, &absent);
-            let plain = plainly(|| learn(&decoder, &absent));
+            let fused = learn(&decoder, without());
+            let plain = plainly(|| learn(&decoder, without()));
             // Parameters of absent sub-layers have no gradient; which of the rest have one may differ
             // where it is zero, such as that of a query over a single source.
             let zero = |named: &Named, name: &String| {
@@ -93,9 +91,11 @@ fn absent_sub_layers_are_absent_on_both_paths() {
 #[test]
 fn what_is_computed_again_is_the_same() {
     for config in configs() {
-        let kept = learn(&decoder(&config, Memory::default()), &[]);
+        let decoder = decoder(&config);
+        let kept = learn(&decoder, Pass::default());
         let memory = Memory { recompute: true, ..Memory::default() };
-        assert_same(&learn(&decoder(&config, memory), &[]), &kept, 0.0, &name(&config));
+        let again = learn(&decoder, Pass { memory, ..Pass::default() });
+        assert_same(&again, &kept, 0.0, &name(&config));
     }
 }
 
@@ -103,28 +103,37 @@ fn what_is_computed_again_is_the_same() {
 fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
     for policy in ["mgr", "mgr:streams=1", "mgr:streams=2,gate=independent", "mgr:streams=3"] {
         let config = with_policy(policy);
-        let exact = learn(&decoder(&config, Memory { inversion: None, recompute: false }), &[]);
+        let decoder = decoder(&config);
+        let keeping = |kept_share| {
+            let memory = Memory { kept_share, recompute: false };
+            learn(&decoder, Pass { memory, ..Pass::default() })
+        };
+        let exact = keeping(None);
         for share in [0.0, 0.01, 1.0] {
-            let memory = Memory { inversion: Some(share), recompute: false };
-            let inverted = learn(&decoder(&config, memory), &[]);
+            let inverted = keeping(Some(share));
             assert_same(&inverted, &exact, 1e-5, &format!("{policy}, keeping {share}"));
         }
     }
 }
 
+/// A policy that is not here may be plain; one that is here never becomes so unnoticed.
+#[test]
+fn policies_that_have_a_fused_form_keep_it() {
+    for policy in [
+        "prenorm", "postnorm", "lns", "deepnorm", "mixln", "siamese", "hc", "mhc", "mhc_lite",
+        "attnres", "mgr", "nag",
+    ] {
+        assert!(has_fused_form(&with_policy(policy)), "{policy}");
+    }
+}
+
 #[test]
 fn every_operation_of_a_pass_is_fused() {
-    let depth_is_plain = |residual: &ResidualConfig| match residual {
-        ResidualConfig::PreNorm(prenorm) => prenorm.capacity.is_some(),
-        other => matches!(other.about().kind, "highway" | "denseformer"),
-    };
-    for config in configs().into_iter().filter(|config| config.depth_kv == DepthKv::None) {
-        if depth_is_plain(&config.residual) {
-            continue;
-        }
-        let decoder = decoder(&config, Memory::default());
+    let plain_in_time = |config: &ModelConfig| config.depth_kv == DepthKv::None;
+    for config in configs().into_iter().filter(plain_in_time).filter(has_fused_form) {
+        let decoder = decoder(&config);
         let before = fused_calls();
-        learn(&decoder, &[]);
+        learn(&decoder, Pass::default());
         let sites = 2 * config.n_layers as u64;
         // A network with biases is computed product by product.
         let products = if config.mlp == MlpKind::Swiglu { 3 } else { 2 };
@@ -137,7 +146,7 @@ fn every_operation_of_a_pass_is_fused() {
             false => assert_eq!(calls, least, "{}", name(&config)),
         }
         let before = fused_calls();
-        plainly(|| learn(&decoder, &[]));
+        plainly(|| learn(&decoder, Pass::default()));
         assert_eq!(fused_calls(), before, "{}", name(&config));
     }
 }

@@ -1,12 +1,11 @@
 //! Routed blocks of a model that learns: there the top k decide, which the other laws, about models in use,
 //! do not see.
 
-use crate::support::{
-    ROUTED, base, built, forward, random, random_values, text, values, with_policy,
-};
+use crate::support::{ROUTED, base, built, random, random_values, text, values, with_policy};
+use burn::tensor::Tensor;
 use hadal_kernels::plainly;
 use hadal_model::{Decoder, Device, ModelConfig, ModelCost, Pass, Tally, Tokens, cross_entropy};
-use hadal_residual::{Conduct, Memory, Place, Recorder, Signal, Site};
+use hadal_residual::{Memory, Place, Recorder, Signal, Site, StepMode};
 use std::collections::BTreeMap;
 
 type Named = BTreeMap<String, Vec<f32>>;
@@ -23,22 +22,27 @@ fn targets() -> Tokens {
     Tokens::rows(input().ids().iter().map(|id| (3 * id + 1) % 19).collect(), 2).unwrap()
 }
 
-fn learning(mut decoder: Decoder) -> Decoder {
-    decoder.conduct(&Conduct { learning: true, ..Conduct::default() });
-    decoder
+/// The mode of a model that learns.
+fn learning() -> StepMode {
+    StepMode { learning: true, ..StepMode::default() }
 }
 
-/// A model that learns, with some of its parameters changed.
+/// A model with some of its parameters changed.
 fn changed(device: &Device, change: impl Fn(&str, &mut Vec<f32>)) -> Decoder {
-    learning(built(&with_policy(ROUTED), device, |name, shape| {
+    built(&with_policy(ROUTED), device, |name, shape| {
         let mut values = random_values(name, shape);
         change(name, &mut values);
         Some(values)
-    }))
+    })
 }
 
 fn learned(decoder: &Decoder) -> (f32, Named) {
-    let loss = decoder.loss(&input(), &targets(), &[], Pass::default()).unwrap();
+    learned_with(decoder, Memory::default())
+}
+
+fn learned_with(decoder: &Decoder, memory: Memory) -> (f32, Named) {
+    let pass = Pass { mode: &learning(), memory, ..Pass::default() };
+    let loss = decoder.loss(&input(), &targets(), &[], pass).unwrap();
     let value = loss.try_to_vec_as::<f32>().unwrap()[0];
     (value, decoder.gradients(loss.backward()).into_iter().collect())
 }
@@ -47,10 +51,15 @@ fn is_predictors(name: &str) -> bool {
     name.contains(".predictor.")
 }
 
-/// Who skips each site that shows it.
-fn skips(decoder: &Decoder, tokens: &Tokens) -> Vec<(Site, Vec<f32>)> {
+/// The logits of a model that learns.
+fn forward(decoder: &Decoder) -> Tensor<3> {
+    decoder.logits(&input(), Pass { mode: &learning(), ..Pass::default() }).unwrap()
+}
+
+/// The tokens that skip each site that shows it.
+fn skips(mode: &StepMode, decoder: &Decoder, tokens: &Tokens) -> Vec<(Site, Vec<f32>)> {
     let mut probe = Recorder::of(&[Signal::Skipped]);
-    decoder.logits(tokens, Pass { probe: Some(&mut probe), ..Pass::default() }).unwrap();
+    decoder.logits(tokens, Pass { mode, probe: Some(&mut probe), ..Pass::default() }).unwrap();
     let of = |place| match place {
         Place::Site(site) => site,
         Place::Out => panic!("the head skips nobody"),
@@ -58,17 +67,17 @@ fn skips(decoder: &Decoder, tokens: &Tokens) -> Vec<(Site, Vec<f32>)> {
     probe.seen.into_iter().map(|(place, _, skipped)| (of(place), values(skipped))).collect()
 }
 
-fn counted(decoder: &Decoder, tokens: &Tokens) -> Tally {
+fn counted(mode: &StepMode, decoder: &Decoder, tokens: &Tokens) -> Tally {
     let mut tally = Tally::default();
-    decoder.logits(tokens, Pass { tally: Some(&mut tally), ..Pass::default() }).unwrap();
+    decoder.logits(tokens, Pass { mode, tally: Some(&mut tally), ..Pass::default() }).unwrap();
     tally
 }
 
 #[test]
 fn both_sub_layers_of_the_routed_block_skip_the_same_tokens() {
     let decoder = random(&with_policy(ROUTED), &Device::flex());
-    for decoder in [decoder.clone(), learning(decoder)] {
-        let skips = skips(&decoder, &input());
+    for mode in [StepMode::default(), learning()] {
+        let skips = skips(&mode, &decoder, &input());
         let sites: Vec<usize> = skips.iter().map(|(site, _)| site.index).collect();
         assert_eq!(sites, [2, 3]);
         assert_eq!(skips[0].1, skips[1].1);
@@ -91,7 +100,7 @@ fn the_loss_and_the_gradients_of_all_others_do_not_know_the_predictor() {
         assert_eq!(*gradient == other_gradients[name], !is_predictors(name), "{name}");
     }
     let decoder = changed(&Device::flex(), |_, _| {});
-    let own = cross_entropy(forward(&decoder, &input()), &targets());
+    let own = cross_entropy(forward(&decoder), &targets());
     assert!((values(own)[0] - loss).abs() < 1e-5, "{loss}");
 }
 
@@ -118,9 +127,8 @@ fn learning_is_the_same_with_plain_operations_and_with_what_is_computed_again() 
             assert!((got - want).abs() <= 1e-4 * most, "{name}: {got} is not {want}");
         }
     }
-    let mut again = changed(&device, |_, _| {});
-    again.remember(Memory { recompute: true, ..Memory::default() });
-    assert_eq!(learned(&again), (loss, gradients));
+    let again = Memory { recompute: true, ..Memory::default() };
+    assert_eq!(learned_with(&changed(&device, |_, _| {}), again), (loss, gradients));
 }
 
 #[test]
@@ -140,7 +148,7 @@ fn parameters_change_where_they_are_after_learning() {
 
 /// In f64, so that differences of losses keep their digits.
 fn loss_of(decoder: &Decoder) -> f64 {
-    let logits = values(forward(decoder, &input()));
+    let logits = values(forward(decoder));
     let targets = targets();
     let rows = logits.chunks(19).zip(targets.ids());
     let surprise = |(row, &target): (&[f32], &u32)| {
@@ -153,7 +161,7 @@ fn loss_of(decoder: &Decoder) -> f64 {
 #[test]
 fn gradients_of_the_router_and_its_block_are_the_slopes_of_the_loss() {
     let (_, gradients) = learned(&changed(&Device::flex().autodiff(), |_, _| {}));
-    let chosen = skips(&changed(&Device::flex(), |_, _| {}), &input());
+    let chosen = skips(&learning(), &changed(&Device::flex(), |_, _| {}), &input());
     for name in [
         "residual.1.router.weight",
         "layers.1.attn_norm.weight",
@@ -172,7 +180,8 @@ fn gradients_of_the_router_and_its_block_are_the_slopes_of_the_loss() {
                     }
                 });
                 // Where the choice changes, the loss has a step and no slope.
-                assert_eq!(skips(&decoder, &input()), chosen, "{name}[{element}] is near a tie");
+                let choice = skips(&learning(), &decoder, &input());
+                assert_eq!(choice, chosen, "{name}[{element}] is near a tie");
                 loss_of(&decoder)
             };
             let slope = (at(step) - at(-step)) / (2.0 * f64::from(step));
@@ -186,9 +195,9 @@ fn gradients_of_the_router_and_its_block_are_the_slopes_of_the_loss() {
 #[test]
 fn each_sequence_has_its_own_top_k() {
     let decoder = changed(&Device::flex(), |_, _| {});
-    let whole = skips(&decoder, &input());
+    let whole = skips(&learning(), &decoder, &input());
     for (row, ids) in input().ids().chunks(TIME).enumerate() {
-        let alone = skips(&decoder, &Tokens::row(ids));
+        let alone = skips(&learning(), &decoder, &Tokens::row(ids));
         let of_row = &whole[0].1[row * TIME..(row + 1) * TIME];
         assert_eq!(alone[0].1, of_row);
         assert_eq!(TIME as f32 - of_row.iter().sum::<f32>(), RUNNING as f32);
@@ -198,7 +207,7 @@ fn each_sequence_has_its_own_top_k() {
 #[test]
 fn those_who_do_not_run_cost_nothing_and_have_no_keys() {
     let decoder = changed(&Device::flex(), |_, _| {});
-    let tally = counted(&decoder, &input());
+    let tally = counted(&learning(), &decoder, &input());
     let [attention, mlp] = [2, 3].map(|site| tally.sites[site]);
     assert_eq!([attention.ran, attention.keyed, mlp.ran], [2 * RUNNING; 3]);
     assert_eq!(attention.seen, 2 * RUNNING * (RUNNING + 1) / 2);
@@ -207,8 +216,9 @@ fn those_who_do_not_run_cost_nothing_and_have_no_keys() {
     }
     // A predictor lets others run, and the count follows.
     let decoder = random(decoder.config(), &Device::flex());
-    let tally = counted(&decoder, &input());
-    let runs = 14.0 - skips(&decoder, &input())[0].1.iter().sum::<f32>();
+    let in_use = StepMode::default();
+    let tally = counted(&in_use, &decoder, &input());
+    let runs = 14.0 - skips(&in_use, &decoder, &input())[0].1.iter().sum::<f32>();
     assert_eq!([tally.sites[2].ran, tally.sites[2].keyed], [runs as u64; 2]);
     assert!(tally.skipped_share(decoder.config()) > 0.0);
 }
@@ -216,11 +226,11 @@ fn those_who_do_not_run_cost_nothing_and_have_no_keys() {
 #[test]
 fn the_cost_of_a_model_is_what_a_full_sequence_takes_while_it_learns() {
     let config = ModelConfig { max_seq_len: 8, ..with_policy(ROUTED) };
-    let decoder = learning(random(&config, &Device::flex()));
-    let tally = counted(&decoder, &text(2, 8));
+    let decoder = random(&config, &Device::flex());
+    let tally = counted(&learning(), &decoder, &text(2, 8));
     let cost = ModelCost::of(&config).unwrap();
     let branches = cost.forward_flops_per_token - cost.residual_flops_per_token;
-    let deciding = config.residual.deciding(Site::new(2), config.d_model as u64);
+    let deciding = config.residual.deciding(Site::new(2), &config.dimensions());
     assert_eq!(tally.flops(&config), tally.tokens * (branches + deciding));
     let dense = ModelCost::of(&ModelConfig { max_seq_len: 8, ..base() }).unwrap();
     assert!(cost.forward_flops_per_token < dense.forward_flops_per_token);

@@ -65,7 +65,7 @@ fn a_threshold_of_zero_is_nobody_to_the_bit() {
 #[test]
 fn where_everybody_skips_everything_nag_reads_out_the_embedding() {
     let mut decoder = with_policy("nag:directions=3");
-    decoder.skip(Some(Skipping::below(9.0))).unwrap();
+    decoder.set_skipping(Some(Skipping::below(9.0))).unwrap();
     let tokens = text(2, 7);
     let parameters = decoder.parameters();
     let get = |name: &str| &parameters.iter().find(|(known, _)| known == name).unwrap().1;
@@ -97,7 +97,7 @@ fn a_higher_threshold_lets_more_tokens_skip_the_first_sub_layer() {
         let mut before = vec![false; tokens.ids().len()];
         let mut sizes = Vec::new();
         for threshold in [0.0, 0.2, 0.25, 0.3, 0.4, 0.5, 0.9, 2.0] {
-            decoder.skip(Some(Skipping::below(threshold))).unwrap();
+            decoder.set_skipping(Some(Skipping::below(threshold))).unwrap();
             let (_, now) = skips(&decoder, &tokens).remove(0);
             let lost = before.iter().zip(&now).any(|(&before, &now)| before && !now);
             assert!(!lost, "{policy}: somebody runs again at {threshold}");
@@ -182,7 +182,7 @@ fn kernels_do_what_the_formula_counts() {
                 // Anything between nobody and everybody, otherwise at each sub-layer.
                 let thresholds = (0..6).map(|site| f64::from((7 * site + 5 * round) % 11) / 15.0);
                 let thresholds = Thresholds::PerSite(thresholds.collect());
-                decoder.skip(Some(Skipping { thresholds, ..own.clone() })).unwrap();
+                decoder.set_skipping(Some(Skipping { thresholds, ..own.clone() })).unwrap();
             }
             let (tally, done) = counted(|| tally(&decoder, &tokens));
             assert_eq!(done, tally.flops(decoder.config()), "round {round}");

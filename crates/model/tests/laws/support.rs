@@ -5,7 +5,7 @@ use hadal_model::{
     AttentionBias, Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, RopeScaling,
     SlidingWindow, Tokens, Yarn,
 };
-use hadal_residual::{Init, ResidualConfig, Site, Weights};
+use hadal_residual::{AnyResidual, Init, ResidualConfig, Site, Weights};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +54,22 @@ pub(crate) fn skips(config: &ModelConfig) -> bool {
     config.residual.skipping().is_some() || config.residual == ROUTED.parse().unwrap()
 }
 
+/// Whether the policy has a fused form for this model, by which one token can be decoded without tensors.
+pub(crate) fn has_fused_form(config: &ModelConfig) -> bool {
+    let dimensions = config.dimensions();
+    let sites: Vec<Site> = dimensions.each_site().collect();
+    policy(config).decode(&sites, &hadal_residual::StepMode::default()).is_some()
+}
+
+/// Why the policy needs the sub-layer at this site, if it does.
+pub(crate) fn required_because(config: &ModelConfig, site: Site) -> Option<&'static str> {
+    policy(config).required_because(site)
+}
+
+fn policy(config: &ModelConfig) -> AnyResidual {
+    config.residual.init(&config.dimensions(), &mut Weights::fresh(0, &Device::flex()))
+}
+
 /// The middle one of three blocks is routed, and its predictor lets some tokens run.
 pub(crate) const ROUTED: &str = "prenorm:capacity=0.5";
 
@@ -62,28 +78,7 @@ const DEPTH_MEMORIES: [DepthKv; 3] = [DepthKv::None, DepthKv::Attention, DepthKv
 /// Three blocks of PreNorm whose heads are together wider than the stream, so that no width is
 /// taken for another unnoticed.
 pub(crate) fn base() -> ModelConfig {
-    ModelConfig {
-        model_type: "hadal".into(),
-        vocab_size: 19,
-        d_model: 16,
-        n_layers: 3,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
-        mlp: MlpKind::Relu2,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
-        tie_embeddings: true,
-        depth_kv: DepthKv::None,
-        max_seq_len: 32,
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        residual: ResidualConfig::default(),
-    }
+    ModelConfig::tiny()
 }
 
 /// The base with this policy.
@@ -131,6 +126,7 @@ fn imported() -> Vec<ModelConfig> {
         mlp_bias: true,
         rope_scaling: Some(RopeScaling::Yarn(yarn)),
         sliding_window: window(4, Some(vec![0, 2])),
+        removed_blocks: Vec::new(),
         qk_norm: true,
         ..base()
     };
@@ -283,9 +279,22 @@ fn every_kind_is_tried_with_every_depth_memory_and_switch() {
     let norm = tried(|config| config.qk_norm.to_string());
     let mlp = tried(|config| format!("{:?}", config.mlp));
     let tied = tried(|config| config.tie_embeddings.to_string());
-    for policy in ResidualConfig::all() {
-        let kind = policy.about().kind;
+    let mut whole = 0;
+    for residual in ResidualConfig::all() {
+        let kind = residual.about().kind;
         let count = |set: &BTreeSet<(&str, String)>| set.iter().filter(|(k, _)| *k == kind).count();
-        assert_eq!([&depth, &norm, &mlp, &tied].map(count), [3, 2, 2, 2], "{kind}");
+        // Where tokens have no keys, there is no depth memory.
+        let possible = |&depth_kv: &DepthKv| {
+            let config = ModelConfig { residual: residual.clone(), depth_kv, ..base() };
+            config.check().is_ok()
+        };
+        let memories = DEPTH_MEMORIES.iter().filter(|memory| possible(memory)).count();
+        assert_eq!(count(&depth), memories, "{kind}");
+        assert!(memories >= 1, "{kind} makes no model");
+        if memories == DEPTH_MEMORIES.len() {
+            assert_eq!([&norm, &mlp, &tied].map(count), [2, 2, 2], "{kind}");
+            whole += 1;
+        }
     }
+    assert!(whole > 0, "no kind has every depth memory");
 }

@@ -1,14 +1,14 @@
 //! A text that is read token by token, by kernels over slices alone, has the logits of passes through a cache.
 
 use crate::support::{
-    DESERTED, ROUTED, base, columns, configs, every, every_config, random, text, values,
+    DESERTED, base, columns, configs, every, every_config, has_fused_form, random, text, values,
     with_policy,
 };
 use hadal_cpu::work::counted;
 use hadal_kernels::{fuses, plainly};
 use hadal_model::{
-    Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, PassError, RopeScaling, Tally,
-    Tokens, Writer,
+    Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, PassError, RopeScaling, Session,
+    Tally, Tokens, Variant,
 };
 use hadal_residual::Site;
 
@@ -32,12 +32,13 @@ fn by_passes(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f
     parts.iter().map(pass).collect()
 }
 
-/// The same by a writer.
-fn by_writer(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f32>, Tally, u64)> {
-    let mut writer = Writer::new(decoder, absent, 4).unwrap();
+/// The same by a session.
+fn by_session(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f32>, Tally, u64)> {
+    let mut session = Session::new(decoder, Variant::without(absent)).unwrap();
+    session.reserve(4);
     let read = |part: &&[u32]| {
         let mut tally = Tally::default();
-        let (logits, flops) = counted(|| writer.read(part, Some(&mut tally)).unwrap().to_vec());
+        let (logits, flops) = counted(|| session.feed(part, Some(&mut tally)).unwrap().to_vec());
         (logits, tally, flops)
     };
     parts.iter().map(read).collect()
@@ -56,7 +57,7 @@ fn same_kernels(config: &ModelConfig) -> bool {
 
 #[track_caller]
 fn assert_same(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) {
-    let (passes, steps) = (by_passes(decoder, parts, absent), by_writer(decoder, parts, absent));
+    let (passes, steps) = (by_passes(decoder, parts, absent), by_session(decoder, parts, absent));
     for (token, (pass, step)) in passes.iter().zip(&steps).enumerate() {
         if same_kernels(decoder.config()) {
             assert_eq!(step.0, pass.0, "token {token}");
@@ -70,7 +71,7 @@ fn assert_same(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) {
 }
 
 #[test]
-fn a_writer_reads_what_passes_read_to_the_bit() {
+fn a_session_reads_what_passes_read_to_the_bit() {
     let deserted = DESERTED.map(with_policy).into_iter();
     let all: Vec<_> = configs().into_iter().chain(deserted).collect();
     every(&all, |config| {
@@ -82,19 +83,18 @@ fn a_writer_reads_what_passes_read_to_the_bit() {
 }
 
 #[test]
-fn a_writer_leaves_out_what_passes_leave_out() {
+fn a_session_leaves_out_what_passes_leave_out() {
     every_config(|config| {
-        let (mut decoder, tokens) = (random(config, &Device::flex()), text(1, 6));
+        let (decoder, tokens) = (random(config, &Device::flex()), text(1, 6));
         for absent in [&[3, 5][..], &[4, 5], &[2], &[0, 1, 2, 3, 4, 5]] {
             let absent: Vec<Site> = absent.iter().copied().map(Site::new).collect();
-            let refused = decoder.leave_out(&absent).err();
-            assert_eq!(Writer::new(&decoder, &absent, 0).err(), refused);
+            let pass = Pass { absent: &absent, ..Pass::default() };
+            let refused = decoder.logits(&tokens, pass).err();
+            let session = Session::new(&decoder, Variant::without(&absent));
+            assert_eq!(session.err(), refused);
             if refused.is_some() {
                 continue;
             }
-            // Left out by the model itself, then by whom asks.
-            assert_same(&decoder, &parts(tokens.ids(), 2), &[]);
-            decoder.leave_out(&[]).unwrap();
             assert_same(&decoder, &parts(tokens.ids(), 2), &absent);
         }
     });
@@ -112,15 +112,14 @@ fn rotations_that_change_with_the_length_are_those_of_a_pass() {
     }
 }
 
-/// Where a step is silently a pass, nobody would notice but the clock.
+/// Where a decode step is silently a pass, only the clock would notice.
 #[test]
 fn every_model_steps_but_those_that_cannot() {
     every_config(|config| {
         let decoder = random(config, &Device::flex());
-        let depth_is_plain = matches!(config.residual.about().kind, "highway" | "denseformer")
-            || config.residual == ROUTED.parse().unwrap();
-        let can = config.depth_kv == DepthKv::None && !depth_is_plain;
-        let steps = |decoder: &Decoder| Writer::new(decoder, &[], 0).unwrap().steps();
+        let can = config.depth_kv == DepthKv::None && has_fused_form(config);
+        let steps =
+            |decoder: &Decoder| Session::new(decoder, Variant::default()).unwrap().decodes_tokens();
         assert_eq!(steps(&decoder), can && fuses(&Device::flex()));
         assert!(!plainly(|| steps(&decoder)));
         assert!(!steps(&random(config, &Device::flex().autodiff())));
@@ -128,20 +127,21 @@ fn every_model_steps_but_those_that_cannot() {
 }
 
 #[test]
-fn a_writer_refuses_what_a_pass_refuses_and_goes_on() {
+fn a_session_refuses_what_a_pass_refuses_and_goes_on() {
     let (decoder, tokens) = (random(&base(), &Device::flex()), text(1, 32));
-    let mut writer = Writer::new(&decoder, &[], 32).unwrap();
-    assert!(writer.is_empty());
-    writer.read(columns(&tokens, 0, 30).ids(), None).unwrap();
+    let mut session = Session::new(&decoder, Variant::default()).unwrap();
+    session.reserve(32);
+    assert!(session.is_empty());
+    session.feed(columns(&tokens, 0, 30).ids(), None).unwrap();
     for _ in 0..2 {
-        assert_eq!(writer.read(&[], None), Err(PassError::Empty));
+        assert_eq!(session.feed(&[], None), Err(PassError::Empty));
         let unknown = PassError::UnknownToken { id: 19, vocab_size: 19 };
-        assert_eq!(writer.read(&[19], None), Err(unknown));
-        assert_eq!(writer.len(), 30);
+        assert_eq!(session.feed(&[19], None), Err(unknown));
+        assert_eq!(session.len(), 30);
     }
-    writer.read(&tokens.ids()[30..31], None).unwrap();
-    writer.read(&tokens.ids()[31..], None).unwrap();
+    session.feed(&tokens.ids()[30..31], None).unwrap();
+    session.feed(&tokens.ids()[31..], None).unwrap();
     let too_long = PassError::TooLong { length: 33, max_seq_len: 32 };
-    assert_eq!(writer.read(&[1], None), Err(too_long));
-    assert_eq!(writer.len(), 32);
+    assert_eq!(session.feed(&[1], None), Err(too_long));
+    assert_eq!(session.len(), 32);
 }

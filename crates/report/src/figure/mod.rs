@@ -15,6 +15,29 @@ pub use overlay::{overlay, slug};
 use serde::{Deserialize, Serialize};
 
 /// One chart.
+///
+/// ```
+/// use hadal_report::figure::{Axis, Figure, Line, Marks, picture, plotly::Shared, table};
+///
+/// let figure = Figure {
+///     name: "loss".into(),
+///     title: "Held-out loss".into(),
+///     caption: "Lower is better.".into(),
+///     x: Axis::new("step"),
+///     y: Axis::new("loss").unit("nats").log(),
+///     marks: Marks::Lines {
+///         series: vec![Line {
+///             name: "mgr".into(),
+///             x: vec![0.0, 100.0],
+///             y: vec![Some(5.5), Some(2.0)],
+///             ..Line::default()
+///         }],
+///     },
+/// };
+/// assert!(table::csv(&figure).contains("mgr,100,2"));
+/// assert!(picture::svg(&figure, Shared::default())?.starts_with("<svg"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {

@@ -33,6 +33,12 @@ pub struct Summary {
 }
 
 /// Summarises the finite ones of some values.
+///
+/// ```
+/// let losses = hadal_report::statistics::summary(&[1.0, 2.0, 3.0, f64::NAN]);
+/// assert_eq!((losses.n, losses.left_out, losses.mean), (3, 1, 2.0));
+/// assert_eq!(losses.sd, Some(1.0));
+/// ```
 pub fn summary(values: &[f64]) -> Summary {
     let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let n = finite.len();
@@ -66,6 +72,20 @@ pub struct Paired {
 }
 
 /// Compares `a` with `b` pair by pair; `b` is the baseline. The same seed gives the same resamples.
+///
+/// ```
+/// use hadal_report::statistics::{Better, Verdict, holm, paired, verdict};
+///
+/// let baseline = [0.71, 0.84, 0.66, 0.79, 0.73]; // one loss for each seed
+/// let better = [0.60, 0.75, 0.57, 0.70, 0.61];
+/// let other = [0.72, 0.81, 0.69, 0.75, 0.76];
+/// let differences = [better, other].map(|losses| paired(&losses, &baseline, 0));
+/// let p = holm(&differences.map(|difference| difference.p_t)); // two comparisons
+///
+/// assert!(differences[0].mean_difference < 0.0);
+/// assert_eq!(verdict(&differences[0], p[0], Better::Lower), Verdict::Better);
+/// assert_eq!(verdict(&differences[1], p[1], Better::Lower), Verdict::NotDistinguishable);
+/// ```
 pub fn paired(a: &[f64], b: &[f64], seed: u64) -> Paired {
     let differences: Vec<f64> =
         a.iter().zip(b).map(|(a, b)| a - b).filter(|difference| difference.is_finite()).collect();

@@ -24,6 +24,16 @@ pub enum SpeedUp {
 }
 
 /// Compares where both curves, smoothed alike, first get as low as the baseline ends, so that equal curves give 1.
+///
+/// ```
+/// use hadal_report::statistics::{Curve, SpeedUp, equal_loss_speedup};
+///
+/// let tokens = [100.0, 200.0, 300.0, 400.0];
+/// let baseline = Curve { x: &tokens, loss: &[4.0, 3.0, 2.0, 1.0] };
+/// let faster = Curve { x: &tokens, loss: &[3.0, 1.0, 0.5, 0.4] };
+/// assert_eq!(equal_loss_speedup(baseline, faster, 1), SpeedUp::Times(2.0));
+/// assert_eq!(equal_loss_speedup(faster, baseline, 1), SpeedUp::NotReached);
+/// ```
 pub fn equal_loss_speedup(baseline: Curve<'_>, other: Curve<'_>, window: usize) -> SpeedUp {
     let (baseline, other) = (prepared(baseline, window), prepared(other, window));
     let (Some(&(_, target)), Some(_)) = (baseline.last(), other.last()) else {

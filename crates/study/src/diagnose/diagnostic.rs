@@ -4,7 +4,7 @@ use super::error::DiagnoseError;
 use super::summary::Summary;
 use super::values::Values;
 use hadal_data::Batch;
-use hadal_model::Decoder;
+use hadal_model::{Decoder, Variant};
 use hadal_report::figure::Figure;
 use hadal_residual::{Place, Signal, Site};
 
@@ -52,6 +52,7 @@ pub(crate) trait Diagnostic {
     fn ask(
         &mut self,
         _decoder: &Decoder,
+        _variant: Variant,
         _batch: &Batch,
         _told: &mut dyn FnMut(),
     ) -> Result<(), DiagnoseError> {

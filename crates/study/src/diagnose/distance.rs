@@ -10,7 +10,7 @@ use super::sums::{Mean, slot};
 use super::values::{Values, angle};
 use hadal_data::Batch;
 use hadal_report::figure::{Axis, Figure, Marks};
-use hadal_residual::{Place, Signal, SubLayer};
+use hadal_residual::{Place, Signal, SubLayerKind};
 use std::f64::consts::PI;
 
 /// Distances of the readings and of each stream.
@@ -123,10 +123,10 @@ impl Diagnostic for Distance {
             (Signal::Reading, Place::Out) => {
                 self.readings.keep(self.blocks, values, 0, &self.tokens);
             }
-            (Signal::Reading, Place::Site(site)) if site.kind() == SubLayer::Attention => {
+            (Signal::Reading, Place::Site(site)) if site.kind() == SubLayerKind::Attention => {
                 self.readings.keep(site.block(), values, 0, &self.tokens);
             }
-            (Signal::Streams, Place::Site(site)) if site.kind() == SubLayer::Mlp => {
+            (Signal::Streams, Place::Site(site)) if site.kind() == SubLayerKind::Mlp => {
                 for stream in 0..values.streams() {
                     let map = slot(&mut self.streams, stream);
                     map.keep(site.block() + 1, values, stream, &self.tokens);

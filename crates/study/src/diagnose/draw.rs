@@ -1,7 +1,7 @@
 //! Short ways to say what a figure shows.
 
 use hadal_report::figure::{Axis, Bars, Boxes, Figure, Line, Marks};
-use hadal_residual::{Place, Site, SubLayer};
+use hadal_residual::{Place, Site, SubLayerKind};
 
 /// The words of a figure.
 pub(crate) struct Words<'a> {
@@ -71,8 +71,8 @@ pub(crate) fn label(place: Place) -> String {
     match place {
         Place::Out => "head".into(),
         Place::Site(site) => match site.kind() {
-            SubLayer::Attention => format!("{} attn", site.block()),
-            SubLayer::Mlp => format!("{} mlp", site.block()),
+            SubLayerKind::Attention => format!("{} attn", site.block()),
+            SubLayerKind::Mlp => format!("{} mlp", site.block()),
         },
     }
 }

@@ -7,7 +7,7 @@ use super::summary::{LanesSummary, Summary};
 use super::sums::{Mean, Spread};
 use super::values::{Values, square};
 use hadal_data::Batch;
-use hadal_model::{Decoder, Pass, PassError, Tokens};
+use hadal_model::{Decoder, Pass, PassError, Tokens, Variant};
 use hadal_report::figure::{Axis, Figure, Line, Marks, Points};
 use hadal_residual::{Place, Recorder, Signal, Site};
 use hadal_train::quality::losses;
@@ -117,19 +117,16 @@ impl Lanes {
 /// Logarithm of the inverse temperature and loss of each token of a row.
 fn temperatures(
     decoder: &Decoder,
+    variant: Variant,
     input: &Tokens,
     target: &Tokens,
 ) -> Result<Vec<(f64, f64)>, PassError> {
     let mut seen = Recorder::of(&[Signal::LogNorm]);
-    let logits = decoder.logits(input, Pass { probe: Some(&mut seen), ..Pass::default() })?;
+    let logits = decoder.logits(input, Pass { probe: Some(&mut seen), ..variant.pass() })?;
     let losses = losses(logits, target)?;
     let Some(norms) = seen.get(Place::Out, Signal::LogNorm) else { return Ok(Vec::new()) };
-    Ok(Values::of(norms)?
-        .all()
-        .iter()
-        .zip(losses)
-        .map(|(&s, loss)| (s.into(), loss.into()))
-        .collect())
+    let norms = Values::of(norms)?;
+    Ok(norms.all().iter().zip(losses).map(|(&s, loss)| (s.into(), loss.into())).collect())
 }
 
 impl Diagnostic for Lanes {
@@ -166,6 +163,7 @@ impl Diagnostic for Lanes {
     fn ask(
         &mut self,
         decoder: &Decoder,
+        variant: Variant,
         batch: &Batch,
         _told: &mut dyn FnMut(),
     ) -> Result<(), DiagnoseError> {
@@ -177,7 +175,7 @@ impl Diagnostic for Lanes {
                 break;
             }
             // A row at a time, because all logits of a row exist at once.
-            let found = temperatures(decoder, &Tokens::row(input), &Tokens::row(target))?;
+            let found = temperatures(decoder, variant, &Tokens::row(input), &Tokens::row(target))?;
             let counts =
                 |at: &usize| batch.scored.get(row * time + at).is_none_or(|&scored| scored);
             let tokens = (0..found.len()).filter(counts).map(|at| found[at]);

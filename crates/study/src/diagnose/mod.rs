@@ -49,7 +49,7 @@ use activations::Activations;
 use burn::module::Module;
 use distribution::Distribution;
 use gradient::Gradient;
-use hadal_model::Decoder;
+use hadal_model::{Decoder, Variant};
 use hadal_report::figure::{Figure, Quartiles};
 use hadal_train::Midway;
 use lanes::Lanes;
@@ -92,7 +92,7 @@ pub fn diagnose(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Diagnosis, DiagnoseError> {
-    let mut diagnosis = look(&subject.decoder, samples, options, progress)?;
+    let mut diagnosis = look(&subject.decoder, subject.variant(), samples, options, progress)?;
     diagnosis.summary.name.clone_from(&subject.name);
     diagnosis.summary.step = subject.step;
     Ok(diagnosis)
@@ -103,7 +103,8 @@ pub fn diagnose(
 pub fn diagnose_midway(midway: &Midway<'_>) -> Result<(Summary, PathBuf), DiagnoseError> {
     let options = Options { batches: Some(midway.batches), ..Options::default() };
     let samples = Samples::lent(midway.feed);
-    let mut found = look(midway.decoder, &samples, &options, &mut |_, _| {})?;
+    let mut found =
+        look(midway.decoder, Variant::in_mode(midway.mode), &samples, &options, &mut |_, _| {})?;
     midway.name.clone_into(&mut found.summary.name);
     found.summary.step = Some(midway.step);
     let path = midway.folder.join("diagnosis");
@@ -117,6 +118,7 @@ pub fn diagnose_midway(midway: &Midway<'_>) -> Result<(Summary, PathBuf), Diagno
 /// Diagnoses a model, which must be on a device with autodiff.
 fn look(
     decoder: &Decoder,
+    variant: Variant,
     samples: &Samples,
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
@@ -145,7 +147,7 @@ fn look(
         for diagnostic in &mut diagnostics {
             all.push(diagnostic.as_mut());
         }
-        loss += watch(model, &batch, &mut all)?;
+        loss += watch(model, variant, &batch, &mut all)?;
         if !loss.is_finite() {
             return Err(DiagnoseError::NotFinite { loss });
         }
@@ -154,7 +156,7 @@ fn look(
         summary.tokens += batch.input.ids().len() as u64;
         told();
         for diagnostic in &mut diagnostics {
-            diagnostic.ask(&plain, &batch, &mut told)?;
+            diagnostic.ask(&plain, variant, &batch, &mut told)?;
         }
     }
     summary.loss = loss / positions.max(1) as f64;
@@ -172,7 +174,7 @@ fn diagnostics(
 ) -> Vec<Box<dyn Diagnostic>> {
     let config = decoder.config();
     let blocks = config.n_layers;
-    let bounds = || Bounds::new(&config.residual, blocks);
+    let bounds = || Bounds::new(&config.residual, &config.dimensions());
     let lanes = lanes::parameters(decoder);
     let log_gain = lanes.as_ref().map_or(0.0, |(_, log_gain)| *log_gain);
     let wanted = Kind::ALL.into_iter().filter(|kind| options.has(*kind));

@@ -7,7 +7,7 @@ use super::sums::{Mean, slot};
 use super::values::{Values, square};
 use super::xiong::Bounds;
 use hadal_report::figure::{Axis, Figure};
-use hadal_residual::{Place, Signal, Site, SubLayer};
+use hadal_residual::{Place, Signal, Site, SubLayerKind};
 
 /// Mean squares of what blocks leave behind.
 pub(crate) struct Output {
@@ -57,7 +57,7 @@ impl Output {
 fn behind_block(place: Place, blocks: usize) -> Option<usize> {
     match place {
         Place::Out => Some(blocks),
-        Place::Site(site) => (site.kind() == SubLayer::Attention).then_some(site.block()),
+        Place::Site(site) => (site.kind() == SubLayerKind::Attention).then_some(site.block()),
     }
 }
 
@@ -69,7 +69,9 @@ impl Diagnostic for Output {
     fn see(&mut self, place: Place, signal: Signal, values: &Values) {
         let width = values.features() as f64;
         let last_of_block = match place {
-            Place::Site(site @ Site { .. }) if site.kind() == SubLayer::Mlp => Some(site.block()),
+            Place::Site(site @ Site { .. }) if site.kind() == SubLayerKind::Mlp => {
+                Some(site.block())
+            }
             _ => None,
         };
         match (signal, last_of_block) {

@@ -5,7 +5,7 @@ use super::draw::{Words, bars, block_categories};
 use super::error::DiagnoseError;
 use super::summary::{Removal, Summary};
 use hadal_data::Batch;
-use hadal_model::{Decoder, Pass, PassError, Recording};
+use hadal_model::{Decoder, Pass, PassError, Recording, Variant};
 use hadal_report::figure::{Axis, Figure, Marks};
 use hadal_residual::Site;
 use hadal_train::quality::mean_loss;
@@ -63,18 +63,20 @@ impl Diagnostic for Removals {
     fn ask(
         &mut self,
         decoder: &Decoder,
+        variant: Variant,
         batch: &Batch,
         told: &mut dyn FnMut(),
     ) -> Result<(), DiagnoseError> {
         let count = batch.positions();
         let loss = |pass: Pass| Ok(mean_loss(decoder, batch, pass)? * count as f64);
         let mut recording = Recording::default();
-        self.whole += loss(Pass { record: Some(&mut recording), ..Pass::default() })?;
+        self.whole += loss(Pass { record: Some(&mut recording), ..variant.pass() })?;
         self.positions += count;
         told();
         for without in &mut self.without {
             let replay = Some(&recording);
-            match loss(Pass { absent: &without.absent, replay, ..Pass::default() }) {
+            let absent = [variant.absent, &without.absent].concat();
+            match loss(Pass { absent: &absent, replay, ..variant.pass() }) {
                 Ok(loss) => without.loss += loss,
                 Err(error @ PassError::NotAbsent { .. }) => {
                     without.refused = Some(error.to_string());

@@ -8,7 +8,7 @@ use super::values::Values;
 use hadal_data::Batch;
 use hadal_model::{ModelConfig, Saving, Tokenizer};
 use hadal_report::figure::{Axis, Figure, Marks};
-use hadal_residual::{Place, Signal, Site, SubLayer};
+use hadal_residual::{Place, Signal, Site, SubLayerKind};
 use std::collections::BTreeMap;
 
 /// A token that occurs less often says little.
@@ -55,7 +55,7 @@ impl Skips {
         self.sites[site].get()
     }
 
-    fn of_kind(&self, kind: SubLayer) -> Option<f64> {
+    fn of_kind(&self, kind: SubLayerKind) -> Option<f64> {
         let sites = (0..self.sites.len()).filter(|&site| Site::new(site).kind() == kind);
         let shares: Vec<f64> = sites.filter_map(|site| self.at(site)).collect();
         (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
@@ -148,7 +148,7 @@ impl Diagnostic for Skips {
 
     fn see(&mut self, place: Place, _: Signal, values: &Values) {
         let Place::Site(site) = place else { return };
-        let kind = usize::from(site.kind() == SubLayer::Mlp);
+        let kind = usize::from(site.kind() == SubLayerKind::Mlp);
         let Saving { token, key, own_key } = self.weights[site.index];
         for (place, &id) in self.ids.iter().enumerate().take(values.tokens()) {
             let (skipped, position) = (values.number(place), place % values.time());
@@ -181,8 +181,8 @@ impl Diagnostic for Skips {
         let told = TOLD.min(tokens.len().div_ceil(2));
         summary.skips = Some(SkipsSummary {
             flops: self.saved / self.skippable,
-            attention: self.of_kind(SubLayer::Attention),
-            mlp: self.of_kind(SubLayer::Mlp),
+            attention: self.of_kind(SubLayerKind::Attention),
+            mlp: self.of_kind(SubLayerKind::Mlp),
             most: tokens.iter().take(told).cloned().collect(),
             least: tokens.iter().rev().take(told).cloned().collect(),
         });

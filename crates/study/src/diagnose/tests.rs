@@ -3,35 +3,19 @@
 use super::diagnostic::Diagnostic;
 use super::*;
 use hadal_data::Batch;
-use hadal_model::{DepthKv, Device, MlpKind, ModelConfig, Tokens};
+use hadal_model::{DepthKv, Device, ModelConfig, Pass, Tokens};
 use hadal_report::figure::Marks;
 use hadal_report::run::Run;
-use hadal_residual::{Init, ResidualConfig, Weights};
+use hadal_residual::{Init, Recorder, ResidualConfig, Signal, Weights};
 use std::collections::BTreeSet;
 use std::fs;
 
 fn config(residual: &str, blocks: usize) -> ModelConfig {
     ModelConfig {
-        model_type: "hadal".into(),
-        vocab_size: 19,
-        d_model: 16,
         n_layers: blocks,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
-        mlp: MlpKind::Relu2,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
         tie_embeddings: residual != "nag",
-        depth_kv: DepthKv::None,
-        max_seq_len: 32,
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
         residual: residual.parse().unwrap(),
+        ..ModelConfig::tiny()
     }
 }
 
@@ -75,8 +59,8 @@ fn batch(rows: usize, time: usize) -> Batch {
 
 /// What a diagnostic sees of a batch.
 fn seen<D: Diagnostic>(decoder: &Decoder, batch: &Batch, mut diagnostic: D) -> D {
-    watch(decoder, batch, &mut [&mut diagnostic]).unwrap();
-    diagnostic.ask(&decoder.valid(), batch, &mut || {}).unwrap();
+    watch(decoder, Variant::default(), batch, &mut [&mut diagnostic]).unwrap();
+    diagnostic.ask(&decoder.valid(), Variant::default(), batch, &mut || {}).unwrap();
     diagnostic
 }
 
@@ -85,7 +69,7 @@ fn samples(rows: usize, time: usize) -> Samples<'static> {
 }
 
 fn quick(decoder: &Decoder) -> Diagnosis {
-    look(decoder, &samples(6, 9), &Options::default(), &mut |_, _| {}).unwrap()
+    look(decoder, Variant::default(), &samples(6, 9), &Options::default(), &mut |_, _| {}).unwrap()
 }
 
 #[track_caller]
@@ -108,7 +92,8 @@ fn an_identity_block_turns_nothing_and_is_not_missed() {
         assert_close(removals.change(1, part).unwrap(), 0.0, 1e-6);
     }
     assert!(removals.change(0, 0).unwrap().abs() > 1e-3);
-    let writes = seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, 3)));
+    let writes =
+        seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, &config.dimensions())));
     assert_eq!((writes.turn(2), writes.turn(3)), (Some(0.0), Some(0.0)));
     assert!(writes.turn(4).unwrap() > 1.0);
 }
@@ -196,7 +181,8 @@ fn the_angle_of_a_nag_sub_layer_is_the_arc_tangent_of_its_gain() {
     let batch = batch(3, 6);
     let (alphas, log_gain) = lanes::parameters(&decoder).unwrap();
     let lanes = seen(&decoder, &batch, Lanes::new(alphas.clone(), log_gain));
-    let writes = seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, 3)));
+    let writes =
+        seen(&decoder, &batch, Writes::new(3, Bounds::new(&config.residual, &config.dimensions())));
     for (site, alpha) in alphas.iter().enumerate() {
         let rotation = lanes.rotation(site).unwrap();
         assert_close(writes.turn(site).unwrap(), rotation, 1e-4);
@@ -204,7 +190,11 @@ fn the_angle_of_a_nag_sub_layer_is_the_arc_tangent_of_its_gain() {
         assert_close(rotation, (0.5 * alpha).atan().to_degrees(), 0.1);
     }
     // The norm lane grows by what the rotations say.
-    let output = seen(&decoder, &batch, Output::new(3, Bounds::new(&config.residual, 3), log_gain));
+    let output = seen(
+        &decoder,
+        &batch,
+        Output::new(3, Bounds::new(&config.residual, &config.dimensions()), log_gain),
+    );
     let expected: f64 =
         (0..6).map(|site| 1.0 + lanes.rotation(site).unwrap().to_radians().tan().powi(2)).product();
     assert_close(output.growth()[3].unwrap(), expected, 0.02);
@@ -243,11 +233,11 @@ fn a_fresh_prenorm_stream_grows_within_the_bounds_of_xiong() {
             d_ff: 40,
             ..config(kind, blocks)
         };
-        let bounds = Bounds::new(&config.residual, blocks);
+        let bounds = Bounds::new(&config.residual, &config.dimensions());
         let mut output = Output::new(blocks, bounds.clone(), 0.0);
         for seed in 0..SEEDS {
             let decoder = xiong_model(&config, seed).valid();
-            watch(&decoder, &batch(4, 5), &mut [&mut output]).unwrap();
+            watch(&decoder, Variant::default(), &batch(4, 5), &mut [&mut output]).unwrap();
         }
         for (block, (growth, (least, most))) in
             output.growth().into_iter().zip(bounds.growth()).enumerate().skip(1)
@@ -320,10 +310,13 @@ fn gradients_pass_an_identity_block_unchanged() {
 #[test]
 fn every_policy_can_be_diagnosed() {
     let memories = [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp];
+    let mut told = BTreeSet::new();
     for (i, residual) in ResidualConfig::all().into_iter().enumerate() {
         let kind = residual.about().kind;
-        let config = ModelConfig { depth_kv: memories[i % 3], ..config(kind, 3) };
-        let decoder = fresh(&config);
+        let plain = config(kind, 3);
+        let deep = ModelConfig { depth_kv: memories[i % 3], ..plain.clone() };
+        // Tokens without keys leave no depth slots.
+        let decoder = fresh(if deep.check().is_ok() { &deep } else { &plain });
         let Diagnosis { summary, figures } = quick(&decoder);
         let names: BTreeSet<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
         assert_eq!(names.len(), figures.len(), "{kind}: a name twice");
@@ -343,12 +336,17 @@ fn every_policy_can_be_diagnosed() {
         ] {
             assert!(names.contains(name), "{kind} has no {name}");
         }
-        let streams = ["hc", "mhc", "mhc_lite", "mgr", "siamese"].contains(&kind);
-        assert_eq!(names.contains("angular-distance-stream-1"), streams, "{kind}");
-        assert_eq!(names.contains("massive-activations-streams"), streams, "{kind}");
-        assert_eq!(names.contains("nag-rotation"), kind == "nag", "{kind}");
-        let gates = ["hc", "mhc", "mhc_lite", "mgr", "highway"].contains(&kind);
-        assert_eq!(names.contains("gates-histogram"), gates, "{kind}");
+        // What a policy shows is drawn, and nothing else.
+        let shown = shown(&decoder);
+        for (signal, name) in [
+            (Signal::Streams, "angular-distance-stream-1"),
+            (Signal::Streams, "massive-activations-streams"),
+            (Signal::Gain, "nag-rotation"),
+            (Signal::Gates, "gates-histogram"),
+        ] {
+            assert_eq!(names.contains(name), shown.contains(&signal), "{kind}: {name}");
+        }
+        told.extend(shown);
         for figure in &figures {
             assert!(has_values(&figure.marks), "{kind}: {} is empty", figure.name);
             assert!(figure.caption.len() > 40 && !figure.x.label.is_empty(), "{}", figure.name);
@@ -357,6 +355,17 @@ fn every_policy_can_be_diagnosed() {
         assert!(summary.gradient_ratio.unwrap().is_finite(), "{kind}: {summary:?}");
         assert_eq!((summary.sequences, summary.tokens), (6, 54), "{kind}");
     }
+    for signal in [Signal::Streams, Signal::Gain, Signal::Gates] {
+        assert!(told.contains(&signal), "no policy shows {signal:?}");
+    }
+}
+
+/// Which signals a policy shows.
+fn shown(decoder: &Decoder) -> BTreeSet<Signal> {
+    let mut probe = Recorder::of(&Signal::ALL);
+    let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
+    decoder.valid().logits(&batch(2, 5).input, pass).unwrap();
+    probe.seen.into_iter().map(|(_, signal, _)| signal).collect()
 }
 
 fn has_values(marks: &Marks) -> bool {
@@ -378,7 +387,9 @@ fn watching_changes_nothing() {
         let before = decoder.parameters();
         let batch = batch(4, 7);
         let whole = seen(&decoder, &batch, Removals::new(3)).loss();
-        let watched = look(&decoder, &samples(6, 9), &Options::default(), &mut |_, _| {}).unwrap();
+        let watched =
+            look(&decoder, Variant::default(), &samples(6, 9), &Options::default(), &mut |_, _| {})
+                .unwrap();
         assert!(watched.summary.loss.is_finite());
         assert_eq!(decoder.parameters(), before, "{kind}");
         assert_eq!(seen(&decoder, &batch, Removals::new(3)).loss(), whole, "{kind}");
@@ -390,8 +401,10 @@ fn only_what_was_asked_for_is_measured() {
     let decoder = fresh(&config("mgr", 3));
     let options = Options { only: vec![Kind::Sink], batches: Some(1) };
     let mut told = Vec::new();
-    let found =
-        look(&decoder, &samples(6, 9), &options, &mut |d, all| told.push((d, all))).unwrap();
+    let found = look(&decoder, Variant::default(), &samples(6, 9), &options, &mut |d, all| {
+        told.push((d, all))
+    })
+    .unwrap();
     assert_eq!(found.figures.len(), 1);
     assert_eq!(told, [(1, 1)]);
     assert_eq!(found.summary.norm_growth, None);
@@ -404,7 +417,9 @@ fn numbers_that_overflow_are_refused() {
     let decoder = model(&config("prenorm", 2), |name, shape| {
         name.contains("norm").then(|| vec![f32::MAX; shape.iter().product()])
     });
-    let error = look(&decoder, &samples(2, 5), &Options::default(), &mut |_, _| {}).unwrap_err();
+    let error =
+        look(&decoder, Variant::default(), &samples(2, 5), &Options::default(), &mut |_, _| {})
+            .unwrap_err();
     assert!(matches!(error, DiagnoseError::NotFinite { .. }), "{error}");
 }
 

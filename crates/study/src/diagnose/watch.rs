@@ -6,7 +6,7 @@ use super::values::Values;
 use burn::tensor::Tensor;
 use hadal_data::Batch;
 use hadal_kernels::{ReadBackError, take_gradient};
-use hadal_model::{Decoder, Pass, PassError};
+use hadal_model::{Decoder, Pass, PassError, Variant};
 use hadal_residual::{Place, Probe, Signal, Site};
 use hadal_train::quality::scalar;
 
@@ -50,13 +50,14 @@ impl Probe for Watch<'_, '_> {
 /// autodiff if one of them wants gradients.
 pub(crate) fn watch(
     decoder: &Decoder,
+    variant: Variant,
     batch: &Batch,
     diagnostics: &mut [&mut dyn Diagnostic],
 ) -> Result<f64, DiagnoseError> {
     let learns = diagnostics.iter().any(|diagnostic| diagnostic.wants_gradients());
     diagnostics.iter_mut().for_each(|diagnostic| diagnostic.begin(batch));
     let mut probe = Watch { diagnostics, taps: learns.then(Vec::new), unread: None };
-    let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
+    let pass = Pass { probe: Some(&mut probe), ..variant.pass() };
     let loss = decoder.loss(&batch.input, &batch.target, &batch.scored, pass)?;
     let Watch { diagnostics, taps, unread } = probe;
     if let Some(error) = unread {

@@ -7,7 +7,7 @@ use super::sums::Mean;
 use super::values::{Values, angle, square};
 use super::xiong::Bounds;
 use hadal_report::figure::{Axis, Figure};
-use hadal_residual::{Place, Signal, SubLayer};
+use hadal_residual::{Place, Signal, SubLayerKind};
 
 /// Sizes and angles by sub-layer.
 pub(crate) struct Writes {
@@ -67,7 +67,7 @@ impl Writes {
             Place::Out => None,
             Place::Site(site) => Some(site),
         };
-        if begins.is_none_or(|site| site.kind() == SubLayer::Attention) {
+        if begins.is_none_or(|site| site.kind() == SubLayerKind::Attention) {
             if let Some((block, before)) = self.entry.take() {
                 let ratio = &mut self.blocks[block];
                 for (a, b) in before.rows(0).zip(now.rows(0)) {

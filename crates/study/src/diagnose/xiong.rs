@@ -4,7 +4,7 @@
 //! `d/2` and `3d/2` to the squared norm, so `(1 + l/2) d <= E |x_l|^2 <= (1 + 3l/2) d` behind l blocks. LayerNorm
 //! Scaling divides what block l adds by l, so l becomes the harmonic number `H_l`.
 
-use hadal_residual::ResidualConfig;
+use hadal_residual::{Dimensions, ResidualConfig};
 
 /// Least and most that the blocks in front add to a squared norm that began as one.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,15 +17,14 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// Of the policy, if it has its own, or else of PreNorm.
-    pub(crate) fn new(residual: &ResidualConfig, blocks: usize) -> Self {
-        let scaled = matches!(residual, ResidualConfig::LayerNormScaling(_));
+    pub(crate) fn new(residual: &ResidualConfig, dimensions: &Dimensions) -> Self {
         let mut depth = 0.0;
         let mut growth = vec![(1.0, 1.0)];
-        for block in 1..=blocks {
-            depth += if scaled { 1.0 / block as f64 } else { 1.0 };
+        for block in 0..dimensions.blocks {
+            depth += residual.growth(block, dimensions).share;
             growth.push((1.0 + depth / 2.0, 1.0 + 1.5 * depth));
         }
-        Self { growth, of: if scaled { "LNS" } else { "PreNorm" } }
+        Self { growth, of: residual.growth(0, dimensions).of }
     }
 
     /// Of `E |x_l|^2 / E |x_0|^2` behind l = 0, 1, .. blocks.
@@ -50,19 +49,18 @@ mod tests {
 
     #[test]
     fn the_bounds_are_those_of_the_papers() {
-        let prenorm = Bounds::new(&ResidualConfig::default(), 12);
+        let prenorm = Bounds::new(&ResidualConfig::default(), &Dimensions::new(4, 12, 1e-6));
         assert_eq!(prenorm.growth()[4], (3.0, 7.0));
         assert_eq!(prenorm.growth()[12], (7.0, 19.0));
-        let lns = Bounds::new(&"lns".parse().unwrap(), 12);
+        let lns = Bounds::new(&"lns".parse().unwrap(), &Dimensions::new(4, 12, 1e-6));
         let (low, high) = lns.growth()[12];
         assert!((low - 2.55).abs() < 0.01 && (high - 5.65).abs() < 0.01, "{low} {high}");
     }
 
     #[test]
     fn a_block_that_adds_what_it_may_lies_within_the_bounds_of_writes() {
-        for (block, (low, high)) in
-            Bounds::new(&ResidualConfig::default(), 8).writes().into_iter().enumerate()
-        {
+        let bounds = Bounds::new(&ResidualConfig::default(), &Dimensions::new(4, 8, 1e-6));
+        for (block, (low, high)) in bounds.writes().into_iter().enumerate() {
             let typical = (1.0 / (1.0 + block as f64)).sqrt();
             assert!(low < typical && typical < high, "block {block}: {low} {typical} {high}");
         }

@@ -4,12 +4,12 @@ use super::apply::{MANIFEST, Manifest};
 use super::error::{PruneError, unfit};
 use super::file::{Source, hash, read_json};
 use super::measure::{Cost, logits, measure};
-use super::probes::{ProbeResult, SampleText, probe, samples};
+use super::probes::{Asked, ProbeResult, SampleText, probe, samples};
 use crate::samples::tokenizer;
 use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
-use hadal_model::{Decoder, Part, Tokenizer, Tokens};
+use hadal_model::{Part, Tokenizer, Tokens};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -93,16 +93,16 @@ pub fn check(
         }
         None => vec![sentences(&whole, words.as_ref())?],
     };
+    let [whole_mode, cut_mode] = [&whole, &cut].map(|subject| subject.mode.clone());
     let (whole, cut) = (whole.decoder.valid(), cut.decoder.valid());
-    let mut without = whole.clone();
-    without.leave_out(&Part::all_sites(&manifest.removed))?;
+    let models = [(&whole, &whole_mode), (&cut, &cut_mode)];
+    whole.check_absent(&Part::all_sites(&manifest.removed))?;
 
     let steps = 2 * batches.len() + 2;
-    let logits = agreement(&without, &cut, &batches, &mut |done| progress(done, steps))?;
+    let logits = agreement(models, &manifest.removed, &batches, &mut |done| progress(done, steps))?;
     let passed = logits.holds(manifest.exact);
-    let (original_cost, cut_cost) = costs(&whole, &manifest.removed, &batches)?;
+    let (original_cost, cut_cost) = costs(models[0], &manifest.removed, &batches)?;
     progress(2 * batches.len(), steps);
-    let models = [&whole, &cut];
     let (mut probes, mut texts) = (Vec::new(), Vec::new());
     if let Some(words) = &words {
         probes = probe(models, words)?;
@@ -149,15 +149,16 @@ fn sentences(subject: &Subject, words: Option<&Tokenizer>) -> Result<Batch, Prun
 }
 
 fn agreement(
-    without: &Decoder,
-    cut: &Decoder,
+    [whole, cut]: [Asked; 2],
+    removed: &[Part],
     batches: &[Batch],
     told: &mut dyn FnMut(usize),
 ) -> Result<Agreement, PruneError> {
     let mut found =
         Agreement { compared: 0, different: 0, largest_difference: 0.0, largest_logit: 0.0 };
     for (i, batch) in batches.iter().enumerate() {
-        let (expected, actual) = (logits(without, batch, &[])?, logits(cut, batch, &[])?);
+        let (expected, actual) =
+            (logits(whole.0, whole.1, batch, removed)?, logits(cut.0, cut.1, batch, &[])?);
         found.compared += expected.len() as u64;
         for (&e, &a) in expected.iter().zip(&actual) {
             if e != a {
@@ -180,8 +181,8 @@ fn agreement(
 }
 
 /// The original, and the original without the parts, whose logits are the cut's.
-fn costs(whole: &Decoder, removed: &[Part], batches: &[Batch]) -> Result<(Cost, Cost), PruneError> {
-    let costs = measure(whole, batches, &[removed.to_vec()], &mut || {})?;
+fn costs(whole: Asked, removed: &[Part], batches: &[Batch]) -> Result<(Cost, Cost), PruneError> {
+    let costs = measure(whole.0, whole.1, batches, &[removed.to_vec()], &mut || {})?;
     let cut = costs.cuts.into_iter().next().and_then(Result::ok).unwrap_or(costs.whole);
     Ok((costs.whole, cut))
 }

@@ -4,6 +4,7 @@ use super::error::PruneError;
 use hadal_data::Batch;
 use hadal_kernels::read_back;
 use hadal_model::{Decoder, Part, Pass, PassError, Recording};
+use hadal_residual::StepMode;
 use hadal_train::quality::MOST_LOGITS;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,7 @@ impl Sums {
 /// all cuts have in common. A cut then runs from the first of its own parts on. `told` is called after each pass.
 pub(super) fn measure(
     decoder: &Decoder,
+    mode: &StepMode,
     batches: &[Batch],
     cuts: &[Vec<Part>],
     told: &mut dyn FnMut(),
@@ -69,7 +71,7 @@ pub(super) fn measure(
     let common = in_common(cuts);
     for piece in batches.iter().flat_map(|batch| pieces(batch, vocabulary)) {
         let mut recording = Recording::default();
-        let logits = recorded(decoder, &piece, &[], &mut recording)?;
+        let logits = recorded(decoder, mode, &piece, &[], &mut recording)?;
         let probabilities = probabilities(&logits, vocabulary);
         let whole = Whole { logits, probabilities };
         let counted = compare(&whole, &whole.logits, &piece, vocabulary);
@@ -77,7 +79,7 @@ pub(super) fn measure(
         positions += piece.positions();
         if !common.is_empty() && cuts.len() > 1 {
             let mut shared = Recording::default();
-            match recorded(decoder, &piece, &common, &mut shared) {
+            match recorded(decoder, mode, &piece, &common, &mut shared) {
                 Ok(_) => recording = shared,
                 // The cuts will say so themselves.
                 Err(PassError::NotAbsent { .. }) => {}
@@ -87,7 +89,7 @@ pub(super) fn measure(
         told();
         for (cut, sums) in cuts.iter().zip(&mut sums) {
             let Ok(sum) = sums else { continue };
-            match replayed(decoder, &piece, cut, &recording) {
+            match replayed(decoder, mode, &piece, cut, &recording) {
                 Ok(logits) => {
                     let more = compare(&whole, &logits, &piece, vocabulary);
                     sum.loss += more.loss;
@@ -116,31 +118,34 @@ fn in_common(cuts: &[Vec<Part>]) -> Vec<Part> {
 
 pub(super) fn logits(
     decoder: &Decoder,
+    mode: &StepMode,
     batch: &Batch,
     without: &[Part],
 ) -> Result<Vec<f32>, PassError> {
-    replayed(decoder, batch, without, &Recording::default())
+    replayed(decoder, mode, batch, without, &Recording::default())
 }
 
 fn recorded(
     decoder: &Decoder,
+    mode: &StepMode,
     batch: &Batch,
     without: &[Part],
     recording: &mut Recording,
 ) -> Result<Vec<f32>, PassError> {
     let absent = Part::all_sites(without);
-    let pass = Pass { absent: &absent, record: Some(recording), ..Pass::default() };
+    let pass = Pass { absent: &absent, mode, record: Some(recording), ..Pass::default() };
     values(decoder, batch, pass)
 }
 
 fn replayed(
     decoder: &Decoder,
+    mode: &StepMode,
     batch: &Batch,
     without: &[Part],
     recording: &Recording,
 ) -> Result<Vec<f32>, PassError> {
     let absent = Part::all_sites(without);
-    let pass = Pass { absent: &absent, replay: Some(recording), ..Pass::default() };
+    let pass = Pass { absent: &absent, mode, replay: Some(recording), ..Pass::default() };
     values(decoder, batch, pass)
 }
 

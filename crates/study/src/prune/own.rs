@@ -4,9 +4,8 @@
 use super::error::PruneError;
 use super::map::Renumbering;
 use hadal_kernels::read_back;
-use hadal_model::{Decoder, Device, ModelConfig, Part, Pass, PassError, Tokens, load, save};
-use hadal_residual::ResidualConfig;
-use serde_json::Value;
+use hadal_model::{Decoder, Device, ModelConfig, Part, PassError, Tokens, Variant, load, save};
+use hadal_residual::{InvalidPolicy, Numbering, ResidualConfig, Site};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -29,12 +28,11 @@ pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, 
     let residual = whole.config().residual.to_string();
     let refuse = |reason: String| PruneError::NotWritable { residual: residual.clone(), reason };
     let absent = absent(map);
-    let mut reference = whole.clone();
-    reference.leave_out(&absent).map_err(|error| match error {
+    whole.check_absent(&absent).map_err(|error| match error {
         PassError::NotAbsent { site, reason } => refuse(format!("the {site} must stay: {reason}")),
         other => other.into(),
     })?;
-    let config = cut_config(whole.config(), map).map_err(&refuse)?;
+    let config = cut_config(whole.config(), map).map_err(|error| refuse(error.reason))?;
     config.check()?;
     let old: HashMap<String, Vec<f32>> = whole.parameters().into_iter().collect();
     let mut problem = None;
@@ -52,7 +50,7 @@ pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, 
     if let Some(problem) = problem {
         return Err(refuse(problem));
     }
-    let difference = difference(&reference, &decoder)?;
+    let difference = difference([(whole, &absent), (&decoder, &[])])?;
     if difference > ROUNDING {
         return Err(refuse(format!(
             "numbers of this policy depend on where in depth they stand, and its logits would move by {difference:.1e} of \
@@ -62,29 +60,25 @@ pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, 
     Ok((decoder, difference == 0.0))
 }
 
-fn absent(map: &Renumbering) -> Vec<hadal_residual::Site> {
+fn absent(map: &Renumbering) -> Vec<Site> {
     let gone = (0..map.blocks()).filter(|&block| !map.stays(block)).map(Part::Block);
     Part::all_sites(&gone.chain(map.silent().iter().copied()).collect::<Vec<_>>())
 }
 
-/// The config of what is left. Settings of the policy with a value for each block or sub-layer are cut with them.
-fn cut_config(config: &ModelConfig, map: &Renumbering) -> Result<ModelConfig, String> {
-    let mut json = serde_json::to_value(config).map_err(|error| error.to_string())?;
-    let fields = json.as_object_mut().into_iter().flatten();
-    for (key, value) in fields {
-        match key.as_str() {
-            "n_layers" => *value = map.kept().len().into(),
-            "residual" => {
-                value
-                    .as_object_mut()
-                    .into_iter()
-                    .flatten()
-                    .for_each(|(_, value)| cut_list(value, map));
-            }
-            _ => {}
-        }
+/// The config of what is left.
+fn cut_config(config: &ModelConfig, map: &Renumbering) -> Result<ModelConfig, InvalidPolicy> {
+    let mut cut = ModelConfig { n_layers: map.kept().len(), ..config.clone() };
+    if let Some(mut skipping) = config.residual.skipping() {
+        skipping.thresholds = skipping.thresholds.keeping(|site| map.stays(site.block()));
+        cut.residual.set_skipping(Some(skipping))?;
     }
-    let mut cut: ModelConfig = serde_json::from_value(json).map_err(|error| error.to_string())?;
+    if config.residual.depends_on_depth() {
+        // Numbers of the model before any cut: this may not be the first one.
+        let whole = config.dimensions();
+        let gone = (0..map.blocks()).filter(|&block| !map.stays(block));
+        cut.removed_blocks.extend(gone.map(|block| whole.depth_of(block)));
+        cut.removed_blocks.sort_unstable();
+    }
     if let Some(blocks) = cut.sliding_window.as_mut().and_then(|window| window.blocks.as_mut()) {
         *blocks = blocks.iter().filter_map(|&block| map.new_number(block)).collect();
         if blocks.is_empty() {
@@ -92,17 +86,6 @@ fn cut_config(config: &ModelConfig, map: &Renumbering) -> Result<ModelConfig, St
         }
     }
     Ok(cut)
-}
-
-fn cut_list(value: &mut Value, map: &Renumbering) {
-    let Value::Array(list) = value else { return };
-    let each = match list.len() {
-        length if length == 2 * map.blocks() => 2,
-        length if length == map.blocks() => 1,
-        _ => return,
-    };
-    let mut index = 0..;
-    list.retain(|_| index.next().is_some_and(|index: usize| map.stays(index / each)));
 }
 
 /// What a parameter of the cut model was in the whole one.
@@ -127,37 +110,33 @@ fn moved(
             if output.is_some_and(|part| map.silences(part)) {
                 values.fill(0.0);
             }
-            // lns scales by a block's number, which has changed; the gain takes the difference.
-            if matches!(residual, ResidualConfig::LayerNormScaling(_))
-                && rest.ends_with("_norm.weight")
-                && !rest.starts_with("attn.")
-            {
-                let scale = ((block + 1) as f64 / (was + 1) as f64).sqrt();
-                values.iter_mut().for_each(|value| *value = (f64::from(*value) * scale) as f32);
-            }
             Some(values)
         }
-        (["residual", _, rest @ ..], Some(site)) => {
-            let was = 2 * *map.kept().get(site / 2)? + site % 2;
+        (["residual", _, rest @ ..], Some(number)) => {
+            let was = match residual.numbering() {
+                Numbering::Sites => 2 * *map.kept().get(number / 2)? + number % 2,
+                Numbering::Blocks => *map.kept().get(number)?,
+            };
             old.get(&format!("residual.{was}.{}", rest.join("."))).cloned()
         }
         _ => old.get(name).cloned(),
     }
 }
 
-/// The largest difference of logits, relative to the largest logit.
-fn difference(a: &Decoder, b: &Decoder) -> Result<f32, PassError> {
-    let config = a.config();
+/// The largest difference of logits between two models without sub-layers, relative to the largest logit.
+fn difference(models: [(&Decoder, &[Site]); 2]) -> Result<f32, PassError> {
+    let config = models[0].0.config();
     let length = LENGTH.min(config.max_seq_len);
     // Any tokens will do, as long as they differ.
     let id = |i: usize| ((i * i * 31 + 17 * i + 5) % config.vocab_size) as u32;
     let Some(tokens) = Tokens::rows((0..ROWS * length).map(id).collect(), ROWS) else {
         return Err(PassError::Empty);
     };
-    let logits = |decoder: &Decoder| -> Result<Vec<f32>, PassError> {
-        Ok(read_back(decoder.logits(&tokens, Pass::default())?)?)
+    let logits = |(decoder, absent): (&Decoder, &[Site])| -> Result<Vec<f32>, PassError> {
+        Ok(read_back(decoder.logits(&tokens, Variant::without(absent).pass())?)?)
     };
-    Ok(apart(&logits(a)?, &logits(b)?))
+    let [a, b] = models.map(logits);
+    Ok(apart(&a?, &b?))
 }
 
 /// The largest difference, relative to the largest of `a`. Infinite if it is not known.

@@ -10,6 +10,7 @@ use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
 use hadal_model::{Decoder, ModelConfig, ModelCost, Part};
+use hadal_residual::StepMode;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -131,7 +132,7 @@ pub fn plan(
     let decoder = subject.decoder.valid();
     let all = (0..samples.batches(batches)).map(|index| Ok(samples.batch(index)?));
     let data = Halves::of(all.collect::<Result<_, PruneError>>()?);
-    make(source, &decoder, &data, options, command, progress)
+    make(source, &decoder, &subject.mode, &data, options, command, progress)
 }
 
 /// Data to choose on, and other data to judge the choice by.
@@ -158,6 +159,7 @@ impl Halves {
 fn make(
     source: Source,
     decoder: &Decoder,
+    mode: &StepMode,
     data: &Halves,
     options: &Options,
     command: &str,
@@ -167,13 +169,13 @@ fn make(
     let (blocks, vocabulary) = (config.n_layers, config.vocab_size);
     let mut done = 0;
     let mut all = data.choice.len() + passes(&data.choice, vocabulary, cuts(blocks).len());
-    let scores = score(decoder, &data.choice, &mut || {
+    let scores = score(decoder, mode, &data.choice, &mut || {
         done += 1;
         progress(done, all);
     })?;
     let mut evaluate = |trials: &[Vec<Part>]| {
         all += passes(&data.choice, vocabulary, trials.len());
-        measure(decoder, &data.choice, trials, &mut || {
+        measure(decoder, mode, &data.choice, trials, &mut || {
             done += 1;
             progress(done, all);
         })
@@ -182,7 +184,7 @@ fn make(
     let remove = Part::of_sites(&Part::all_sites(&chosen));
     let beginnings: Vec<Vec<Part>> = (1..=chosen.len()).map(|n| chosen[..n].to_vec()).collect();
     all += passes(&data.judge, vocabulary, beginnings.len());
-    let costs = measure(decoder, &data.judge, &beginnings, &mut || {
+    let costs = measure(decoder, mode, &data.judge, &beginnings, &mut || {
         done += 1;
         progress(done, all);
     })?;
@@ -204,7 +206,7 @@ fn make(
         held_out: data.apart,
         tokens: data.judge.iter().map(|batch| batch.input.ids().len() as u64).sum(),
     };
-    let speed = speed(decoder, &data.judge[0], &remove)?;
+    let speed = speed(decoder, mode, &data.judge[0], &remove)?;
     Ok(Plan {
         format: FORMAT,
         source,

@@ -3,8 +3,9 @@
 
 use super::error::PruneError;
 use hadal_model::{
-    Decoder, Limits, Pass, PassError, Sampler, Sampling, Tokenizer, Tokens, generate,
+    Decoder, Limits, PassError, Sampler, Sampling, Session, Tokenizer, Tokens, Variant, generate,
 };
+use hadal_residual::StepMode;
 use hadal_train::quality::losses;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
@@ -70,9 +71,12 @@ pub struct SampleText {
     pub cut: String,
 }
 
+/// A model, and the mode that it is asked in.
+pub(super) type Asked<'a> = (&'a Decoder, &'a StepMode);
+
 /// Asks both models everything.
 pub(super) fn probe(
-    models: [&Decoder; 2],
+    models: [Asked; 2],
     tokenizer: &Tokenizer,
 ) -> Result<Vec<ProbeResult>, PruneError> {
     let mut results: Vec<ProbeResult> = Vec::new();
@@ -92,11 +96,7 @@ pub(super) fn probe(
 }
 
 /// Whether the answer is likelier than every wrong one.
-fn prefers(
-    model: &Decoder,
-    tokenizer: &Tokenizer,
-    question: &Question,
-) -> Result<bool, PruneError> {
+fn prefers(model: Asked, tokenizer: &Tokenizer, question: &Question) -> Result<bool, PruneError> {
     let right = likelihood(model, tokenizer, question.prompt, question.answer)?;
     for wrong in question.wrong {
         if likelihood(model, tokenizer, question.prompt, wrong)? >= right {
@@ -108,7 +108,7 @@ fn prefers(
 
 /// Mean log-probability of an answer's tokens: answers differ in length.
 fn likelihood(
-    model: &Decoder,
+    model: Asked,
     tokenizer: &Tokenizer,
     prompt: &str,
     answer: &str,
@@ -119,14 +119,14 @@ fn likelihood(
     let common = before.iter().zip(&ids).take_while(|(a, b)| a == b).count();
     let first = common.clamp(1, ids.len().saturating_sub(1).max(1));
     let (input, target) = (Tokens::row(&ids[..ids.len() - 1]), Tokens::row(&ids[1..]));
-    let logits = model.logits(&input, Pass::default())?;
+    let logits = model.0.logits(&input, Variant::in_mode(model.1).pass())?;
     let losses = losses(logits, &target).map_err(PassError::from)?;
     let losses = &losses[first - 1..];
     Ok(-losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / losses.len().max(1) as f64)
 }
 
 /// Whether the answer is what the model writes when it may write anything.
-fn writes(model: &Decoder, tokenizer: &Tokenizer, question: &Question) -> Result<bool, PruneError> {
+fn writes(model: Asked, tokenizer: &Tokenizer, question: &Question) -> Result<bool, PruneError> {
     let room = tokenizer.encode(question.answer)?.len() + 1;
     let text = continued(model, tokenizer, question.prompt, room)?;
     Ok(text.trim_start().starts_with(question.answer.trim_start()))
@@ -134,7 +134,7 @@ fn writes(model: &Decoder, tokenizer: &Tokenizer, question: &Question) -> Result
 
 /// The likeliest continuation, one token after another.
 fn continued(
-    model: &Decoder,
+    model: Asked,
     tokenizer: &Tokenizer,
     prompt: &str,
     max_tokens: usize,
@@ -143,7 +143,9 @@ fn continued(
     let ends = tokenizer.ends();
     let limits = Limits { max_tokens, ends: &ends, vocabulary: tokenizer.vocab_size() };
     let mut sampler = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() })?;
-    let generated = generate(model, &ids, &limits, &mut sampler, |_| ControlFlow::Continue(()))?;
+    let mut session = Session::new(model.0, Variant::in_mode(model.1))?;
+    let carry_on = |_| ControlFlow::Continue(());
+    let generated = generate(&mut session, &ids, &limits, &mut sampler, carry_on)?;
     // Whether a word begins with a space depends on what stands before it.
     let (whole, before) =
         (tokenizer.decode(&[ids.as_slice(), &generated.tokens].concat())?, tokenizer.decode(&ids)?);
@@ -152,7 +154,7 @@ fn continued(
 
 /// Texts side by side.
 pub(super) fn samples(
-    models: [&Decoder; 2],
+    models: [Asked; 2],
     tokenizer: &Tokenizer,
 ) -> Result<Vec<SampleText>, PruneError> {
     let sample = |prompt: &&str| {

@@ -5,7 +5,8 @@ use super::measure::measure;
 use super::turns::Turns;
 use crate::diagnose::{Diagnostic, Distance, watch};
 use hadal_data::Batch;
-use hadal_model::{Decoder, Part};
+use hadal_model::{Decoder, Part, Variant};
+use hadal_residual::StepMode;
 use serde::{Deserialize, Serialize};
 
 /// What is known about one part.
@@ -66,6 +67,7 @@ fn all_parts(blocks: usize) -> Vec<Part> {
 /// Scores every block, attention and MLP of a model without autodiff.
 pub fn score(
     decoder: &Decoder,
+    mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<Scores, PruneError> {
@@ -75,11 +77,11 @@ pub fn score(
     let mut tokens = 0;
     for batch in batches {
         let mut watchers: [&mut dyn Diagnostic; 3] = [&mut turns, &mut last, &mut all];
-        watch(decoder, batch, &mut watchers)?;
+        watch(decoder, Variant::in_mode(mode), batch, &mut watchers)?;
         tokens += batch.input.ids().len() as u64;
         told();
     }
-    let costs = measure(decoder, batches, &cuts(blocks), told)?;
+    let costs = measure(decoder, mode, batches, &cuts(blocks), told)?;
     let whole = costs.whole;
     let parts = all_parts(blocks).into_iter().zip(&costs.cuts).map(|(part, cost)| {
         let measured = cost.as_ref().ok();

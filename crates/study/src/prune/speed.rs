@@ -3,8 +3,9 @@
 use super::error::PruneError;
 use crate::timing::in_turn;
 use hadal_data::Batch;
-use hadal_model::{Decoder, Part, PassError, Writer};
+use hadal_model::{Decoder, Part, PassError, Session, Variant};
 use hadal_report::statistics::{median, median_ratio};
+use hadal_residual::StepMode;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -29,13 +30,18 @@ pub struct Speed {
 }
 
 /// Times the whole and the cut model in turn on one row of a batch.
-pub(super) fn speed(decoder: &Decoder, batch: &Batch, cut: &[Part]) -> Result<Speed, PruneError> {
+pub(super) fn speed(
+    decoder: &Decoder,
+    mode: &StepMode,
+    batch: &Batch,
+    cut: &[Part],
+) -> Result<Speed, PruneError> {
     let time = batch.input.time();
     let row = &batch.input.ids()[..time];
     let room = decoder.config().max_seq_len.saturating_sub(DECODED).max(1);
     let row = &row[..row.len().min(room)];
     let mut models = [Vec::new(), cut.to_vec()];
-    let times = in_turn(&mut models, WARM_UP, ROUNDS, |cut, _| once(decoder, row, cut))?;
+    let times = in_turn(&mut models, WARM_UP, ROUNDS, |cut, _| once(decoder, mode, row, cut))?;
     let [whole, cut] =
         [0, 1].map(|model| -> (Vec<f64>, Vec<f64>) { times[model].iter().copied().unzip() });
     Ok(Speed {
@@ -47,12 +53,18 @@ pub(super) fn speed(decoder: &Decoder, batch: &Batch, cut: &[Part]) -> Result<Sp
 }
 
 /// Seconds to read a row, and to write one token.
-fn once(decoder: &Decoder, row: &[u32], cut: &[Part]) -> Result<(f64, f64), PassError> {
+fn once(
+    decoder: &Decoder,
+    mode: &StepMode,
+    row: &[u32],
+    cut: &[Part],
+) -> Result<(f64, f64), PassError> {
     let absent = Part::all_sites(cut);
-    let mut writer = Writer::new(decoder, &absent, row.len() + DECODED)?;
+    let mut session = Session::new(decoder, Variant { absent: &absent, mode })?;
+    session.reserve(row.len() + DECODED);
     let mut step = |ids: &[u32]| -> Result<f64, PassError> {
         let started = Instant::now();
-        std::hint::black_box(writer.read(ids, None)?);
+        std::hint::black_box(session.feed(ids, None)?);
         Ok(started.elapsed().as_secs_f64())
     };
     let prefill = step(row)?;

@@ -8,32 +8,18 @@ use super::choose::choose;
 use super::measure::measure;
 use super::*;
 use hadal_data::Batch;
-use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Part, Pass, Tokens};
-use hadal_residual::{Init, Weights};
+use hadal_model::{Decoder, Device, MlpKind, ModelConfig, Part, Pass, Tokens, Variant};
+use hadal_residual::{Init, StepMode, Weights};
 use std::path::{Path, PathBuf};
 
 fn config(residual: &str, blocks: usize) -> ModelConfig {
     ModelConfig {
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        model_type: "hadal".into(),
-        vocab_size: 19,
-        d_model: 16,
         n_layers: blocks,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
         mlp: MlpKind::Swiglu,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
         tie_embeddings: !residual.starts_with("nag"),
-        depth_kv: DepthKv::None,
         max_seq_len: 64,
         residual: residual.parse().unwrap(),
+        ..ModelConfig::tiny()
     }
 }
 
@@ -82,12 +68,13 @@ fn batch(rows: usize, time: usize) -> Batch {
 }
 
 fn scores(decoder: &Decoder) -> Scores {
-    score(decoder, &[batch(4, 9)], &mut || {}).unwrap()
+    score(decoder, &StepMode::default(), &[batch(4, 9)], &mut || {}).unwrap()
 }
 
 fn chosen(decoder: &Decoder, options: &Options) -> Vec<Part> {
     let data = [batch(4, 9)];
-    let mut evaluate = |cuts: &[Vec<Part>]| measure(decoder, &data, cuts, &mut || {});
+    let mut evaluate =
+        |cuts: &[Vec<Part>]| measure(decoder, &StepMode::default(), &data, cuts, &mut || {});
     choose(&scores(decoder), options, &mut evaluate).unwrap()
 }
 
@@ -101,10 +88,11 @@ fn logits(decoder: &Decoder) -> Vec<f32> {
     decoder.logits(&batch(2, 9).input, Pass::default()).unwrap().try_into_vec_as().unwrap()
 }
 
-fn without(decoder: &Decoder, parts: &[Part]) -> Decoder {
-    let mut decoder = decoder.clone();
-    decoder.leave_out(&Part::all_sites(parts)).unwrap();
-    decoder
+/// The logits without some parts.
+fn without(decoder: &Decoder, parts: &[Part]) -> Vec<f32> {
+    let absent = Part::all_sites(parts);
+    let pass = Variant::without(&absent).pass();
+    decoder.logits(&batch(2, 9).input, pass).unwrap().try_into_vec_as().unwrap()
 }
 
 fn stories() -> PathBuf {

@@ -8,7 +8,7 @@ use crate::diagnose::{Diagnostic, Mean, Values, angle, last_tokens};
 use hadal_data::Batch;
 use hadal_model::Part;
 use hadal_report::figure::Figure;
-use hadal_residual::{Place, Signal, Site, SubLayer};
+use hadal_residual::{Place, Signal, Site, SubLayerKind};
 use std::collections::HashMap;
 use std::f64::consts::PI;
 
@@ -75,7 +75,7 @@ impl Diagnostic for Turns {
         }
         let opens = match place {
             Place::Out => true,
-            Place::Site(site) => site.kind() == SubLayer::Attention,
+            Place::Site(site) => site.kind() == SubLayerKind::Attention,
         };
         if opens && let Some((block, opened)) = self.opened.take() {
             self.turned(Part::Block(block), &opened, values);

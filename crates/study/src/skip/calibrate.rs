@@ -17,7 +17,7 @@ use burn::module::Module;
 use hadal_data::Batch;
 use hadal_files::write_whole;
 use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save};
-use hadal_residual::{Site, SkippedKeys, Skipping};
+use hadal_residual::{Site, SkippedKeys, Skipping, StepMode};
 use hadal_train::SkipPer;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl Aim {
     /// Refuses what the model does not take, before any data is read.
     pub(super) fn try_on(&self, decoder: &Decoder) -> Result<(), SkipError> {
         let groups = self.scope.groups(2 * decoder.config().n_layers);
-        Ok(decoder.clone().skip(Some(self.skipping(&vec![0.0; groups.len()])))?)
+        Ok(decoder.clone().set_skipping(Some(self.skipping(&vec![0.0; groups.len()])))?)
     }
 
     /// Passes over so many batches at most.
@@ -73,6 +73,7 @@ impl Aim {
 /// must not be on a device with autodiff.
 pub fn calibrated(
     decoder: &mut Decoder,
+    mode: &StepMode,
     batches: &[Batch],
     aim: &Aim,
     told: &mut dyn FnMut(&str),
@@ -81,7 +82,7 @@ pub fn calibrated(
     let count = 2 * decoder.config().n_layers;
     let groups = aim.scope.groups(count);
     let mut values = vec![0.0; groups.len()];
-    decoder.skip(Some(aim.skipping(&values)))?;
+    decoder.set_skipping(Some(aim.skipping(&values)))?;
     let savings: Vec<Saving> =
         (0..count).map(|site| Saving::of(decoder.config(), Site::new(site))).collect();
     let mut nearest = (f64::INFINITY, values.clone());
@@ -90,9 +91,9 @@ pub fn calibrated(
     let mut rounds = 0;
     while rounds < MOST_ROUNDS {
         rounds += 1;
-        decoder.skip(Some(aim.skipping(&values)))?;
+        decoder.set_skipping(Some(aim.skipping(&values)))?;
         let note = format!("round {rounds}");
-        let (gates, tally) = look(decoder, batches, &mut || told(&note))?;
+        let (gates, tally) = look(decoder, mode, batches, &mut || told(&note))?;
         let weights = Weights { gates: &gates, savings: &savings };
         let tokens = tally.tokens as usize;
         let all: f64 = (0..count).map(|site| weights.flops(site, tokens)).sum();
@@ -126,13 +127,14 @@ pub fn calibrated(
         }
         values = next;
     }
-    decoder.skip(Some(aim.skipping(&nearest.1)))?;
+    decoder.set_skipping(Some(aim.skipping(&nearest.1)))?;
     Ok(rounds)
 }
 
 /// The gates of all tokens under the model's thresholds, and who ran.
 fn look(
     decoder: &Decoder,
+    mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<(Gates, Tally), PassError> {
@@ -141,7 +143,7 @@ fn look(
     let mut tally = Tally::default();
     for batch in batches {
         let (probe, tally) = (Some(&mut gates as _), Some(&mut tally));
-        let pass = Pass { probe, tally, only_last: true, ..Pass::default() };
+        let pass = Pass { mode, probe, tally, only_last: true, ..Pass::default() };
         decoder.logits(&batch.input, pass)?;
         gates.check().map_err(PassError::from)?;
         told();
@@ -210,10 +212,10 @@ pub fn calibrate(
         done += 1;
         progress(done, most, note);
     };
-    let (before, was) = measure(&decoder, &batches, &mut || told("before"))?;
+    let (before, was) = measure(&decoder, &subject.mode, &batches, &mut || told("before"))?;
     let before_skipped = Shares::of(&was, decoder.config());
-    let rounds = calibrated(&mut decoder, &batches, &aim, &mut told)?;
-    let (after, tally) = measure(&decoder, &batches, &mut || told("after"))?;
+    let rounds = calibrated(&mut decoder, &subject.mode, &batches, &aim, &mut told)?;
+    let (after, tally) = measure(&decoder, &subject.mode, &batches, &mut || told("after"))?;
     let config = decoder.config();
     let skipping = config.residual.skipping().unwrap_or(Skipping::below(0.0));
     let report = CalibrationReport {

@@ -2,7 +2,7 @@
 
 use super::Quality;
 use hadal_model::{ModelConfig, Tally};
-use hadal_residual::{Site, SkippedKeys, Skipping, SubLayer, Thresholds};
+use hadal_residual::{Site, SkippedKeys, Skipping, SubLayerKind, Thresholds};
 use hadal_train::SkipPer;
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub struct Shares {
 impl Shares {
     pub(crate) fn of(tally: &Tally, config: &ModelConfig) -> Self {
         let sites = || (0..tally.sites.len()).map(Site::new);
-        let mean = |kind: SubLayer| {
+        let mean = |kind: SubLayerKind| {
             let (mut sum, mut count) = (0.0, 0.0);
             for site in sites().filter(|site| site.kind() == kind) {
                 (sum, count) = (sum + tally.skipped_at(site), count + 1.0);
@@ -36,8 +36,8 @@ impl Shares {
             skippable_flops: tally.skipped_share(config),
             all_flops: 1.0 - tally.flops(config) as f64 / all,
             runs: tally.skipped_runs(),
-            attention_runs: mean(SubLayer::Attention),
-            mlp_runs: mean(SubLayer::Mlp),
+            attention_runs: mean(SubLayerKind::Attention),
+            mlp_runs: mean(SubLayerKind::Mlp),
         }
     }
 }
@@ -96,8 +96,8 @@ pub(super) fn sites(tally: &Tally, skipping: &Skipping) -> Vec<SiteReport> {
     let report = |site: Site| SiteReport {
         block: site.block(),
         kind: match site.kind() {
-            SubLayer::Attention => "attention",
-            SubLayer::Mlp => "mlp",
+            SubLayerKind::Attention => "attention",
+            SubLayerKind::Mlp => "mlp",
         },
         threshold: skipping.thresholds.at(site),
         skipped: tally.skipped_at(site),

@@ -6,6 +6,7 @@ use hadal_data::Batch;
 use hadal_kernels::read_back;
 use hadal_model::{Decoder, Pass, PassError, Tally};
 use hadal_report::statistics::{median, median_ratio};
+use hadal_residual::StepMode;
 use std::time::Instant;
 
 /// Rounds that count: one pass of each model.
@@ -30,8 +31,8 @@ struct Reader<'a> {
 
 /// Times passes through both models, from tokens to the logits behind each row.
 pub(super) fn speed(
-    dense: &Decoder,
-    skipping: &Decoder,
+    [dense, skipping]: [&Decoder; 2],
+    mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<Speed, PassError> {
@@ -41,7 +42,7 @@ pub(super) fn speed(
         if round == WARM_UP {
             reader.tally = Tally::default();
         }
-        let time = read(reader, batch(round))?;
+        let time = read(reader, mode, batch(round))?;
         told();
         Ok::<_, PassError>(time)
     })?;
@@ -58,9 +59,9 @@ pub(super) fn speed(
     })
 }
 
-fn read(reader: &mut Reader, batch: &Batch) -> Result<f64, PassError> {
+fn read(reader: &mut Reader, mode: &StepMode, batch: &Batch) -> Result<f64, PassError> {
     let started = Instant::now();
-    let pass = Pass { only_last: true, tally: Some(&mut reader.tally), ..Pass::default() };
+    let pass = Pass { mode, only_last: true, tally: Some(&mut reader.tally), ..Pass::default() };
     std::hint::black_box(read_back(reader.decoder.logits(&batch.input, pass)?)?);
     Ok(started.elapsed().as_secs_f64())
 }

@@ -69,13 +69,13 @@ pub fn sweep(
     for &rate in rates {
         checked(rate)?;
     }
-    let mut decoder = subject.decoder.valid();
+    let (mut decoder, mode) = (subject.decoder.valid(), &subject.mode);
     let aim = Aim::of(0.0, options, &decoder);
     aim.try_on(&decoder)?;
     let sites = 2 * decoder.config().n_layers;
     let (learned, held_out) = halves(batches(samples, options.batches, sites)?)?;
     let mut dense = decoder.clone();
-    dense.skip(None)?;
+    dense.set_skipping(None)?;
     let each = Aim::most_passes(learned.len()) + held_out.len() + PASSES;
     let mut points = Vec::new();
     let mut tokens = 0;
@@ -85,9 +85,9 @@ pub fn sweep(
             done += 1;
             progress(done, rates.len() * each, &format!("rate {rate}: {note}"));
         };
-        calibrated(&mut decoder, &learned, &Aim { rate, ..aim }, &mut told)?;
-        let (quality, tally) = measure(&decoder, &held_out, &mut || told("measuring"))?;
-        let speed = speed(&dense, &decoder, &held_out, &mut || told("timing"))?;
+        calibrated(&mut decoder, mode, &learned, &Aim { rate, ..aim }, &mut told)?;
+        let (quality, tally) = measure(&decoder, mode, &held_out, &mut || told("measuring"))?;
+        let speed = speed([&dense, &decoder], mode, &held_out, &mut || told("timing"))?;
         let config = decoder.config();
         tokens = tally.tokens;
         points.push(Point {

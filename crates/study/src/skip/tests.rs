@@ -5,34 +5,13 @@ use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
 use hadal_model::{
-    Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Saving, Tally, Tokens, load, read_config,
+    Decoder, DepthKv, Device, ModelConfig, Pass, Saving, Tally, Tokens, load, read_config,
 };
-use hadal_residual::{Init, Site, Skipping, Thresholds, Weights};
+use hadal_residual::{Init, Site, Skipping, StepMode, Thresholds, Weights};
 use std::fs;
 
 fn config(residual: &str) -> ModelConfig {
-    ModelConfig {
-        attention_bias: None,
-        mlp_bias: false,
-        rope_scaling: None,
-        sliding_window: None,
-        model_type: "hadal".into(),
-        vocab_size: 499,
-        d_model: 16,
-        n_layers: 3,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 6,
-        d_ff: 24,
-        mlp: MlpKind::Relu2,
-        rope_theta: 10_000.0,
-        norm_eps: 1e-7,
-        qk_norm: false,
-        tie_embeddings: true,
-        depth_kv: DepthKv::None,
-        max_seq_len: 32,
-        residual: residual.parse().unwrap(),
-    }
+    ModelConfig { vocab_size: 499, residual: residual.parse().unwrap(), ..ModelConfig::tiny() }
 }
 
 fn decoder(residual: &str) -> Decoder {
@@ -66,7 +45,15 @@ fn samples(rows: usize, time: usize) -> Samples<'static> {
 
 fn subject(residual: &str) -> Subject {
     let decoder = decoder(residual);
-    Subject { name: "a".into(), path: "a".into(), step: None, decoder, config: None }
+    Subject {
+        name: "a".into(),
+        path: "a".into(),
+        step: None,
+        decoder,
+        config: None,
+        mode: StepMode::default(),
+        absent: Vec::new(),
+    }
 }
 
 /// What is skipped without anybody watching.
@@ -95,7 +82,8 @@ fn a_share_is_met_to_the_weight_of_one_token_at_one_sub_layer() {
                 for rate in [0.0, 0.1, 0.25, 0.5] {
                     let mut decoder = decoder(policy).valid();
                     let aim = Aim { rate, scope, shrink, keys };
-                    calibrated(&mut decoder, &batches, &aim, &mut |_| {}).unwrap();
+                    calibrated(&mut decoder, &StepMode::default(), &batches, &aim, &mut |_| {})
+                        .unwrap();
                     let (found, config) = (tally(&decoder, &batches), decoder.config());
                     let share = found.skipped_share(config);
                     let heaviest = (0..6).map(|site| {
@@ -121,7 +109,7 @@ fn everybody_skips(decoder: &Decoder, batches: &[Batch]) -> Tally {
     let mut decoder = decoder.clone();
     let own = decoder.config().residual.skipping().unwrap();
     let everybody = Skipping { thresholds: Thresholds::One(1e9), ..own.clone() };
-    decoder.skip(Some(everybody)).unwrap();
+    decoder.set_skipping(Some(everybody)).unwrap();
     let mut tally = tally(&decoder, batches);
     for (index, site) in tally.sites.iter_mut().enumerate() {
         if own.keys == SkippedKeys::Keep && index % 2 == 0 {
@@ -136,7 +124,7 @@ fn thresholds_of_layers_let_every_layer_skip_alike() {
     let (batches, rate) = ([batch(0, 8, 20)], 0.3);
     let mut decoder = decoder("nag:directions=3").valid();
     let aim = Aim { rate, scope: SkipPer::Layer, shrink: 0.0, keys: SkippedKeys::Keep };
-    calibrated(&mut decoder, &batches, &aim, &mut |_| {}).unwrap();
+    calibrated(&mut decoder, &StepMode::default(), &batches, &aim, &mut |_| {}).unwrap();
     let found = tally(&decoder, &batches);
     // Late tokens weigh more at attention, so shares of tokens are only about alike there.
     for site in 0..6 {
@@ -151,7 +139,7 @@ fn gates_that_cannot_be_told_apart_are_reported_as_they_are() {
     let decoder = Decoder::fresh(&config("mgr:streams=2"), 3, &Device::flex()).unwrap();
     let mut decoder = decoder.valid();
     let aim = Aim { rate: 0.3, scope: SkipPer::Model, shrink: 0.0, keys: SkippedKeys::Keep };
-    calibrated(&mut decoder, &[batch(0, 3, 9)], &aim, &mut |_| {}).unwrap();
+    calibrated(&mut decoder, &StepMode::default(), &[batch(0, 3, 9)], &aim, &mut |_| {}).unwrap();
     let share = tally(&decoder, &[batch(0, 3, 9)]).skipped_share(decoder.config());
     assert!(share == 0.0 || share > 0.6, "{share}");
 }
@@ -246,7 +234,8 @@ fn a_sweep_starts_where_nobody_skips() {
     let held_out = samples(12, 9).batch(0).unwrap();
     let held_out = held_out.rows(6..12);
     let (quality, _) =
-        super::measure::measure(&subject.decoder.valid(), &[held_out], &mut || {}).unwrap();
+        super::measure::measure(&subject.decoder.valid(), &subject.mode, &[held_out], &mut || {})
+            .unwrap();
     assert_eq!(dense.quality, quality);
     for (point, rate) in found.points.iter().zip(rates) {
         // Other tokens than those of the calibration skip about as much.
@@ -274,12 +263,17 @@ fn a_sweep_starts_where_nobody_skips() {
 fn only_scored_positions_count() {
     let decoder = decoder("nag:directions=3").valid();
     let all = batch(0, 4, 9);
-    let (whole, _) =
-        super::measure::measure(&decoder, std::slice::from_ref(&all), &mut || {}).unwrap();
+    let (whole, _) = super::measure::measure(
+        &decoder,
+        &StepMode::default(),
+        std::slice::from_ref(&all),
+        &mut || {},
+    )
+    .unwrap();
     let scored: Vec<bool> = (0..36).map(|place| place % 2 == 0).collect();
     let halves = [scored.clone(), scored.iter().map(|scored| !scored).collect()].map(|scored| {
         let half = Batch { scored, ..all.clone() };
-        super::measure::measure(&decoder, &[half], &mut || {}).unwrap().0
+        super::measure::measure(&decoder, &StepMode::default(), &[half], &mut || {}).unwrap().0
     });
     let mean = |get: fn(&super::Quality) -> f64| (get(&halves[0]) + get(&halves[1])) / 2.0;
     assert!((mean(|quality| quality.loss) - whole.loss).abs() < 1e-6);

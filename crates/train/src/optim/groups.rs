@@ -1,7 +1,7 @@
 //! Which rule moves which parameter, decided by name and shape.
 
 use super::HiddenRule;
-use hadal_residual::ResidualConfig;
+use hadal_residual::{ResidualConfig, Update};
 
 /// How a parameter moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,14 +12,13 @@ pub enum Group {
     Decayed,
     /// AdamW without decay.
     Plain,
-    /// AdamW without decay, slowed down: NAG's gates.
-    NagGate,
+    /// AdamW without decay, slowed down.
+    Gate,
 }
 
 /// The group of a parameter.
 ///
-/// Hidden matrices are those inside blocks. Vectors never decay, nor do the static mixing matrices
-/// of hyper-connections, whose start is the identity, nor predictors of decisions.
+/// Hidden matrices are those inside blocks. Vectors never decay. The policy decides about its own parameters.
 pub fn group_of(
     name: &str,
     shape: &[usize],
@@ -29,12 +28,11 @@ pub fn group_of(
     let matrix = shape.len() == 2;
     match name.split('.').next() {
         Some("layers") if matrix && hidden == HiddenRule::Muon => Group::Muon,
-        // NAG's temperature is no gate: it has far to go and cannot collapse.
-        Some("residual") if name == "residual.log_gain" => Group::Plain,
-        Some("residual") if matches!(residual, ResidualConfig::NormAgnostic(_)) => Group::NagGate,
-        Some("residual") if name.ends_with(".res") => Group::Plain,
-        // What decides is judged by its decisions, not by its size.
-        Some("residual") if name.contains(".predictor.") => Group::Plain,
+        Some("residual") => match residual.update(name, shape) {
+            Update::Decayed => Group::Decayed,
+            Update::Plain => Group::Plain,
+            Update::Gate => Group::Gate,
+        },
         _ if matrix => Group::Decayed,
         _ => Group::Plain,
     }
@@ -57,9 +55,9 @@ mod tests {
         assert_eq!(group("residual.3.gate.bias", &[5], "mgr"), Group::Plain);
         assert_eq!(group("residual.3.pre_weight", &[32, 4], "mhc"), Group::Decayed);
         assert_eq!(group("residual.3.res", &[4, 4], "hc"), Group::Plain);
-        assert_eq!(group("residual.3.directions", &[32, 8], "nag"), Group::NagGate);
+        assert_eq!(group("residual.3.directions", &[32, 8], "nag"), Group::Gate);
         assert_eq!(group("residual.log_gain", &[1], "nag"), Group::Plain);
-        let mixture = "prenorm:capacity=0.25";
+        let mixture = "mod:capacity=0.25";
         assert_eq!(group("residual.1.router.weight", &[8], mixture), Group::Plain);
         assert_eq!(group("residual.1.predictor.hidden.weight", &[32, 8], mixture), Group::Plain);
     }

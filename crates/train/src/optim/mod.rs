@@ -16,7 +16,7 @@ pub use schedule::{Schedule, ScheduleConfig};
 
 use hadal_cpu::update::{scale, square_sum};
 use hadal_model::Decoder;
-use hadal_residual::{Declared, ResidualConfig};
+use hadal_residual::{Declared, RowRule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -43,8 +43,9 @@ pub struct OptimizerConfig {
     pub muon: MuonConfig,
     /// Largest norm of the whole gradient; 0 never clips.
     pub clip: f64,
-    /// How much slower NAG's gates move than the hidden matrices: at full rate they collapse.
-    pub nag_gate_slowdown: f64,
+    /// How much slower gates move than the hidden matrices where they would collapse at full rate.
+    #[serde(rename = "nag_gate_slowdown")]
+    pub gate_slowdown: f64,
 }
 
 impl Default for OptimizerConfig {
@@ -54,7 +55,7 @@ impl Default for OptimizerConfig {
             adamw: AdamWConfig::default(),
             muon: MuonConfig::default(),
             clip: 1.0,
-            nag_gate_slowdown: 12.0,
+            gate_slowdown: 12.0,
         }
     }
 }
@@ -120,14 +121,14 @@ impl Optimizer {
         step: u64,
         rate: f64,
     ) {
-        let gate_rate = self.hidden_rate() / self.config.nag_gate_slowdown;
+        let gate_rate = self.hidden_rate() / self.config.gate_slowdown;
         let OptimizerConfig { adamw, muon, .. } = &self.config;
         decoder.change_parameters(|name, values| {
             let Some(gradient) = gradients.get(name) else { return };
             let Some(slot) = self.slots.get_mut(name) else { return };
             let (lr, decay) = match slot.group {
                 Group::Muon => return muon.step(values, slot, gradient, rate),
-                Group::NagGate => (gate_rate, 0.0),
+                Group::Gate => (gate_rate, 0.0),
                 Group::Decayed => (adamw.lr, adamw.weight_decay),
                 Group::Plain => (adamw.lr, 0.0),
             };
@@ -144,26 +145,20 @@ impl Optimizer {
     }
 }
 
-/// Puts the parameters back where a policy keeps them: NAG's input table has centred rows, its
-/// output table centred rows of mean square one.
+/// Puts the rows of the embedding and the head back where the policy keeps them.
 pub fn project(decoder: &mut Decoder) {
-    let ResidualConfig::NormAgnostic(_) = decoder.config().residual else { return };
+    let tables = decoder.config().residual.tables();
+    if [tables.embed_rows, tables.head_rows] == [RowRule::Free; 2] {
+        return;
+    }
     let width = decoder.config().d_model;
     decoder.change_parameters(|name, values| {
-        let unit = match name {
-            "embed.weight" => false,
-            "head.weight" => true,
+        let rule = match name {
+            "embed.weight" => tables.embed_rows,
+            "head.weight" => tables.head_rows,
             _ => return,
         };
-        for row in values.chunks_exact_mut(width) {
-            let mean = row.iter().sum::<f32>() / width as f32;
-            row.iter_mut().for_each(|value| *value -= mean);
-            if unit {
-                let square = row.iter().map(|value| value * value).sum::<f32>() / width as f32;
-                let scale = square.max(f32::MIN_POSITIVE).sqrt().recip();
-                row.iter_mut().for_each(|value| *value *= scale);
-            }
-        }
+        values.chunks_exact_mut(width).for_each(|row| rule.apply(row));
     });
 }
 

@@ -1,7 +1,7 @@
 //! `[skip]`: how many of the FLOPs that can be skipped a model learns to do without.
 
 use crate::config::RunConfigError;
-use hadal_residual::{ResidualConfig, Site, SkippedKeys, Skipping, SubLayer, Thresholds};
+use hadal_residual::{ResidualConfig, Site, SkippedKeys, Skipping, SubLayerKind, Thresholds};
 use serde::{Deserialize, Serialize};
 
 /// Training in which tokens skip sub-layers, at a rate that a controller of thresholds aims at.
@@ -62,7 +62,7 @@ impl SkipPer {
         let of = |kind| (0..sites).filter(|&site| Site::new(site).kind() == kind).collect();
         match self {
             Self::Model => vec![(0..sites).collect()],
-            Self::Kind => vec![of(SubLayer::Attention), of(SubLayer::Mlp)],
+            Self::Kind => vec![of(SubLayerKind::Attention), of(SubLayerKind::Mlp)],
             Self::Layer => (0..sites).map(|site| vec![site]).collect(),
         }
     }
@@ -228,7 +228,7 @@ mod tests {
         }
         let said = wrong("prenorm", &[]);
         assert!(said.starts_with("skip.rate is 0.25: residual policy prenorm"), "{said}");
-        assert!(said.contains("nag and mgr"), "{said}");
+        assert!(said.contains("mgr and nag"), "{said}");
         let said = wrong("nag:skip_threshold=0.1", &[]);
         assert!(said.contains("residual.skip_threshold is set: [skip] finds"), "{said}");
         let said = with("nag", &["skip.per=kind"]).unwrap_err().to_string();

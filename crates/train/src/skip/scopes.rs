@@ -6,7 +6,7 @@
 
 use super::config::SkipPer;
 use hadal_model::{ModelConfig, Tally};
-use hadal_residual::{Site, SubLayer, Thresholds};
+use hadal_residual::{Site, SubLayerKind, Thresholds};
 
 /// Sub-layers at either end that are protected.
 const ENDS: usize = 2;
@@ -30,8 +30,8 @@ impl Scopes {
         let always = model.residual.always_run();
         let scope = |site: Site| match (per, site.kind()) {
             (SkipPer::Model, _) => 0,
-            (SkipPer::Kind, SubLayer::Attention) => 0,
-            (SkipPer::Kind, SubLayer::Mlp) => 1,
+            (SkipPer::Kind, SubLayerKind::Attention) => 0,
+            (SkipPer::Kind, SubLayerKind::Mlp) => 1,
             (SkipPer::Layer, _) => site.index,
         };
         let each = || (0..sites).map(Site::new);

@@ -1,7 +1,7 @@
 use super::testing::{model, run};
 use super::*;
 use hadal_model::{Device, Pass};
-use hadal_residual::{Conduct, Thresholds};
+use hadal_residual::{StepMode, Thresholds};
 
 fn skipper(residual: &str, settings: &[&str]) -> Skipper {
     let settings = [&["train.steps=200"], settings].concat();
@@ -22,7 +22,7 @@ fn begun(residual: &str, settings: &[&str]) -> (Decoder, Batch, Skipper, SkipSta
 
 /// Who runs what in the first batch under these thresholds.
 fn tally(decoder: &mut Decoder, batch: &Batch, thresholds: Thresholds) -> Tally {
-    decoder.skip(Some(Skipping { thresholds, ..Skipping::below(0.0) })).unwrap();
+    decoder.set_skipping(Some(Skipping { thresholds, ..Skipping::below(0.0) })).unwrap();
     let mut tally = Tally::default();
     let pass = Pass { tally: Some(&mut tally), ..Pass::default() };
     decoder.loss(&batch.input, &batch.target, &batch.scored, pass).unwrap();
@@ -77,11 +77,10 @@ fn the_rate_of_real_passes_follows_the_target() {
         let (mut decoder, batch, skipper, mut state) = begun(residual, &settings);
         let mut reports = Vec::new();
         for step in 0..120 {
-            let forced = skipper.forced(&state, step);
-            decoder.conduct(&Conduct { forced, ..Conduct::default() });
-            decoder.skip(skipper.skipping(&state, step, 1.0)).unwrap();
+            let mode = StepMode { forced: skipper.forced(&state, step), ..StepMode::default() };
+            decoder.set_skipping(skipper.skipping(&state, step, 1.0)).unwrap();
             let mut tally = Tally::default();
-            let pass = Pass { tally: Some(&mut tally), ..Pass::default() };
+            let pass = Pass { mode: &mode, tally: Some(&mut tally), ..Pass::default() };
             decoder.loss(&batch.input, &batch.target, &batch.scored, pass).unwrap();
             reports.push(skipper.learn(&mut state, step, &tally));
         }

@@ -5,27 +5,27 @@ use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::observer::{Midway, Observer};
 use burn::module::Module;
-use hadal_model::{ConfigError, Decoder, Limits, Sampler, Sampling, generate};
+use hadal_model::{ConfigError, Decoder, Limits, Sampler, Sampling, Session, Variant, generate};
 use hadal_report::run::{EvaluationPoint, Metric};
-use hadal_residual::Conduct;
+use hadal_residual::StepMode;
 use serde_json::json;
 use std::ops::ControlFlow;
 
 impl Trainer {
-    /// The model as somebody would use it whose gains have this share of their size: nobody is made to run, and
-    /// decisions use nothing that only training has.
+    /// The model with the thresholds of this moment, for gains of this share of their full size.
     pub(super) fn as_used(&self, warmth: f64) -> Result<Decoder, ConfigError> {
         let mut decoder = self.decoder.clone();
-        decoder.conduct(&Conduct { warmth, ..Conduct::default() });
         if let (Some(skipper), Some(state)) = (&self.skipper, &self.state.skip) {
-            decoder.skip(skipper.skipping(state, self.state.step, warmth))?;
+            decoder.set_skipping(skipper.skipping(state, self.state.step, warmth))?;
         }
         Ok(decoder)
     }
 
-    /// The same, in the middle of its training.
-    fn as_it_is(&self) -> Result<Decoder, ConfigError> {
-        self.as_used(warmth(&self.config, self.state.step))
+    /// The model in use in the middle of its training, and its mode: no token is made to run, and decisions use
+    /// nothing that only training has.
+    fn as_it_is(&self) -> Result<(Decoder, StepMode), ConfigError> {
+        let warmth = warmth(&self.config, self.state.step);
+        Ok((self.as_used(warmth)?, StepMode { warmth, ..StepMode::default() }))
     }
 
     pub(super) fn evaluate(
@@ -33,7 +33,9 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<Evaluation, TrainError> {
         let (batches, batch) = (self.config.eval.batches.max(1), self.config.train.batch);
-        let evaluation = evaluate(&self.as_it_is()?.valid(), &self.feed, batches, batch)?;
+        let (decoder, mode) = self.as_it_is()?;
+        let variant = Variant::in_mode(&mode);
+        let evaluation = evaluate(&decoder.valid(), variant, &self.feed, batches, batch)?;
         let step = self.state.step;
         let point = EvaluationPoint {
             step,
@@ -56,9 +58,10 @@ impl Trainer {
     pub(super) fn diagnose(&self, observer: &mut dyn Observer) {
         let step = self.state.step;
         match self.as_it_is() {
-            Ok(decoder) => observer.diagnose(&Midway {
+            Ok((decoder, mode)) => observer.diagnose(&Midway {
                 step,
                 decoder: &decoder,
+                mode: &mode,
                 feed: &self.feed,
                 folder: self.folder.path(),
                 name: &self.folder.name(),
@@ -86,9 +89,11 @@ impl Trainer {
             ends: &tokenizer.ends(),
             vocabulary: tokenizer.vocab_size(),
         };
-        let decoder = self.as_it_is()?.valid();
+        let (decoder, mode) = self.as_it_is()?;
+        let decoder = decoder.valid();
+        let mut session = Session::new(&decoder, Variant::in_mode(&mode))?;
         let listen = |_| ControlFlow::Continue(());
-        let generated = generate(&decoder, &prompt, &limits, &mut sampler, listen)?;
+        let generated = generate(&mut session, &prompt, &limits, &mut sampler, listen)?;
         let text = tokenizer.decode(&generated.tokens)?;
         self.logged(|logs| logs.sample(&json!({ "step": step, "prompt": prompt, "text": text })))?;
         observer.sampled(step, &text);

@@ -30,7 +30,7 @@ pub(super) struct ReadTile<'a> {
     pub eps: f32,
     pub logits: &'a mut [f32],
     pub weights: &'a mut [f32],
-    pub answer: &'a mut [f32],
+    pub output: &'a mut [f32],
 }
 
 simd! {
@@ -72,10 +72,10 @@ simd! {
                     terms.push((*weight, row(source.rows, tile.first + t, width)));
                 }
                 terms.push((weights[count - 1], row(newest, t, width)));
-                let answer = row_mut(tile.answer, t, width);
-                answer.fill(0.0);
-                add_terms(answer, terms.iter().copied());
-                normalise(answer, tile.gain, tile.eps);
+                let output = row_mut(tile.output, t, width);
+                output.fill(0.0);
+                add_terms(output, terms.iter().copied());
+                normalise(output, tile.gain, tile.eps);
             }
         }
     }
@@ -92,7 +92,7 @@ pub(super) struct ReadOne<'a> {
     pub eps: f32,
     pub logits: &'a mut [f32],
     pub weights: &'a mut [f32],
-    pub answer: &'a mut [f32],
+    pub output: &'a mut [f32],
 }
 
 simd! {
@@ -105,9 +105,9 @@ simd! {
             *logit = dot(source, one.query) * *r;
         }
         softmax(one.weights, one.logits);
-        one.answer.fill(0.0);
-        add_terms(one.answer, one.weights.iter().copied().zip(sources));
-        normalise(one.answer, one.gain, one.eps);
+        one.output.fill(0.0);
+        add_terms(one.output, one.weights.iter().copied().zip(sources));
+        normalise(one.output, one.gain, one.eps);
     }
 }
 
@@ -135,8 +135,8 @@ pub(super) struct PullTile<'a> {
     pub gain: &'a [f32],
     pub eps: f32,
     pub weights: &'a [f32],
-    /// Gradient of the answer.
-    pub d_input: &'a [f32],
+    /// Gradient of the output.
+    pub d_output: &'a [f32],
     /// Of the pooled rows.
     pub gradient: &'a mut [f32],
     pub slopes: &'a mut [f32],
@@ -152,7 +152,7 @@ simd! {
         let (width, count) = (tile.gain.len(), tile.sources.len());
         let mut pooled = vec![0.0; width];
         let mut terms = Vec::with_capacity(count);
-        for (t, d_input) in tile.d_input.chunks_exact(width).enumerate() {
+        for (t, d_output) in tile.d_output.chunks_exact(width).enumerate() {
             let token = tile.first + t;
             terms.clear();
             for (weight, source) in row(tile.weights, t, count).iter().zip(tile.sources) {
@@ -161,7 +161,7 @@ simd! {
             pooled.fill(0.0);
             add_terms(&mut pooled, terms.iter().copied());
             let gradient = row_mut(tile.gradient, t, width);
-            norm_backward(gradient, tile.d_gain, d_input, &pooled, tile.gain, tile.eps);
+            norm_backward(gradient, tile.d_gain, d_output, &pooled, tile.gain, tile.eps);
 
             let slopes = row_mut(tile.slopes, t, count);
             let mut mean = 0.0;

@@ -1,27 +1,14 @@
 //! The backward pass of a tile.
 
+use super::MultiGate;
 use super::decision::Rule;
 use super::forward::pool;
-use super::layout::{Junction, Numbers, ParamGradients, Params, Shape};
+use super::layout::{Numbers, ParamGradients, Params};
 use super::saved::Saved;
 use super::sums::{REGISTER, dot_difference};
 use crate::simd::{add_scaled, dot, total};
+use crate::streams::driver::Backward;
 use std::array::from_fn;
-
-/// The part of the tensors that a tile of tokens owns.
-pub(super) struct BackwardTile<'a> {
-    pub(super) d_answer: &'a [f32],
-    /// Empty where the junction does not gate.
-    pub(super) write: &'a [f32],
-    pub(super) streams: &'a mut [f32],
-    pub(super) d_streams: &'a mut [f32],
-    pub(super) inverse_rms: &'a mut [f32],
-    pub(super) numbers: &'a mut [f32],
-    pub(super) saved: &'a Saved,
-    /// Who ran the site that wrote; empty if everybody did.
-    pub(super) runs: &'a [bool],
-    pub(super) d_write: &'a mut [f32],
-}
 
 /// One token's part of a tile.
 struct Token<'a> {
@@ -34,33 +21,29 @@ struct Token<'a> {
     d_write: &'a mut [f32],
 }
 
-simd! {
-    /// Goes back through the read, then through the write, which obeyed the rule. Adds to `d_params`; if
-    /// `fresh`, the gradient of the streams is zero and was not written yet.
-    pub(super) fn backward_tile(
-        shape: &Shape,
-        junction: Junction,
-        params: Params<'_>,
-        rule: Option<Rule<'_>>,
-        fresh: bool,
-        tile: BackwardTile<'_>,
-        d_params: &mut [f32],
-    ) {
-        let width = shape.width;
-        let mut d_params = ParamGradients::split(d_params, shape, junction);
+impl MultiGate {
+    /// Goes back through the read, then through the write, which obeyed the rule of the junction before.
+    #[inline(always)]
+    pub(super) fn backward_tile(&self, params: &Params<'_>, tile: Backward<'_, Saved>) {
+        let (shape, junction, width) = (&self.shape, params.junction, self.shape.width);
+        let site = tile.junction.checked_sub(1);
+        let rule = site.and_then(|site| Rule::of(&self.skip, shape.junction(site), site));
+        let mut d_params = ParamGradients::split(tile.d_params, shape, junction);
         let (mut h, mut g) = (vec![0.0; width], vec![0.0; width]);
         let mut d_scores = vec![0.0; junction.after];
         let mut gates = vec![0.0; if rule.is_some() { junction.after } else { 0 }];
-        let mut saved = tile.saved.iter(width).peekable();
+        let mut saved = tile.kept.iter(width).peekable();
         let mut writes = tile.write.chunks_exact(width);
-        let tokens = (tile.streams.chunks_exact_mut(shape.slots * width))
-            .zip(tile.d_streams.chunks_exact_mut(shape.slots * width))
-            .zip(tile.inverse_rms.chunks_exact_mut(shape.slots))
-            .zip(tile.numbers.chunks_exact_mut(junction.numbers()))
-            .zip(tile.d_answer.chunks_exact(width))
+        let [streams, inverse_rms, ..] = tile.state;
+        let ([d_streams, ..], [numbers, ..]) = (tile.gradient, tile.record);
+        let tokens = (streams.chunks_exact_mut(shape.slots * width))
+            .zip(d_streams.chunks_exact_mut(shape.slots * width))
+            .zip(inverse_rms.chunks_exact_mut(shape.slots))
+            .zip(numbers.chunks_exact_mut(junction.numbers()))
+            .zip(tile.d_output.chunks_exact(width))
             .zip(tile.d_write.chunks_exact_mut(width))
             .enumerate();
-        for (t, (((((streams, d_streams), inverse_rms), numbers), d_answer), d_write)) in tokens {
+        for (t, (((((streams, d_streams), inverse_rms), numbers), d_output), d_write)) in tokens {
             let mut token = Token {
                 write: writes.next().unwrap_or_default(),
                 streams: &mut streams[..junction.after * width],
@@ -69,12 +52,9 @@ simd! {
                 numbers: Numbers::split(numbers, junction),
                 d_write,
             };
-            if fresh {
-                token.d_streams.fill(0.0);
-            }
             pool(token.streams, token.numbers.weights, &mut h);
             let r = *token.numbers.reading_rms;
-            back_through_norm(params.gain, &h, r, d_answer, &mut g, d_params.gain);
+            back_through_norm(params.gain, &h, r, d_output, &mut g, d_params.gain);
             if junction.pools() {
                 back_through_softmax(token.streams, token.numbers.weights, &g, &mut d_scores);
             }
@@ -83,7 +63,7 @@ simd! {
                 continue;
             }
             let saved = |i| saved.next_if(|(row, _)| *row == t * shape.slots + i);
-            if tile.runs.get(t) == Some(&false) {
+            if tile.before.runs.get(t) == Some(&false) {
                 undo_nothing(params, &mut token, &g, &d_scores, saved, &mut d_params);
                 continue;
             }
@@ -106,7 +86,7 @@ simd! {
 /// Goes back through the reading, then hands the last stream's gradient to the write it was.
 #[inline(always)]
 fn undo_append(
-    params: Params<'_>,
+    params: &Params<'_>,
     token: &mut Token<'_>,
     g: &[f32],
     d_scores: &[f32],
@@ -125,7 +105,7 @@ fn undo_append(
 /// Goes back through the reading alone: the token did not write.
 #[inline(always)]
 fn undo_nothing<'s>(
-    params: Params<'_>,
+    params: &Params<'_>,
     token: &mut Token<'_>,
     g: &[f32],
     d_scores: &[f32],
@@ -145,7 +125,7 @@ fn undo_nothing<'s>(
 /// Goes back through a reading of several streams.
 #[inline(always)]
 fn undo_reading(
-    params: Params<'_>,
+    params: &Params<'_>,
     token: &mut Token<'_>,
     g: &[f32],
     d_scores: &[f32],
@@ -165,7 +145,7 @@ fn undo_reading(
 /// replaces that of the reader's scores.
 #[inline(always)]
 fn undo_lerps<'s>(
-    params: Params<'_>,
+    params: &Params<'_>,
     token: &mut Token<'_>,
     g: &[f32],
     d_scores: &mut [f32],
@@ -191,7 +171,7 @@ fn undo_lerps<'s>(
 /// themselves.
 #[inline(always)]
 fn undo_gates(
-    params: Params<'_>,
+    params: &Params<'_>,
     token: &mut Token<'_>,
     d_scores: &[f32],
     d_params: &mut ParamGradients<'_>,
@@ -228,16 +208,16 @@ fn back_through_norm(
     gain: &[f32],
     h: &[f32],
     r: f32,
-    d_answer: &[f32],
+    d_output: &[f32],
     g: &mut [f32],
     d_gain: &mut [f32],
 ) {
     let width = gain.len();
-    let (h, d_answer, g, d_gain) =
-        (&h[..width], &d_answer[..width], &mut g[..width], &mut d_gain[..width]);
+    let (h, d_output, g, d_gain) =
+        (&h[..width], &d_output[..width], &mut g[..width], &mut d_gain[..width]);
     for j in 0..width {
-        g[j] = r * d_answer[j] * gain[j];
-        d_gain[j] += r * d_answer[j] * h[j];
+        g[j] = r * d_output[j] * gain[j];
+        d_gain[j] += r * d_output[j] * h[j];
     }
     let along_h = dot(g, h) * r * r / width as f32;
     add_scaled(g, -along_h, h);

@@ -1,18 +1,7 @@
-//! Who writes, decided from the gates, and what is taken off the gates of those who do.
+//! Which tokens write, decided from the gates, and what is taken off the gates of those that do.
 
 use super::layout::Junction;
 use crate::streams::Skip;
-
-/// The gates of a tile's next write, opened before its site runs.
-#[derive(Debug, Default)]
-pub(super) struct Opened {
-    /// u, `[tokens, n]`
-    pub(super) scores: Vec<f32>,
-    /// What is written with, `[tokens, n]`: zero where the token skips.
-    pub(super) gates: Vec<f32>,
-    /// `[tokens]`
-    pub(super) runs: Vec<bool>,
-}
 
 /// What a [`Skip`] says at one site.
 #[derive(Clone, Copy, Debug)]

@@ -1,129 +1,101 @@
 //! The forward pass of a tile.
 
-use super::decision::{Opened, Rule};
+use super::MultiGate;
+use super::decision::Rule;
 use super::gate::softmax;
-use super::layout::{Junction, Numbers, Params, Shape};
-use super::saved::{Quota, Saved};
+use super::layout::{Numbers, Params, Shape};
+use super::saved::Saved;
 use super::sums::lerp_square_and_dot;
 use crate::simd::{add_scaled, dot};
+use crate::streams::driver::Forward;
 
-/// The part of the tensors that a tile of tokens owns.
-pub(super) struct ForwardTile<'a> {
-    pub(super) write: &'a [f32],
-    pub(super) streams: &'a mut [f32],
-    pub(super) inverse_rms: &'a mut [f32],
-    pub(super) drift: &'a mut [f32],
-    pub(super) numbers: &'a mut [f32],
-    /// The gates, if the junction before opened them.
-    pub(super) opened: Option<&'a Opened>,
-    /// The number of the tile's first token.
-    pub(super) first: usize,
-    pub(super) answer: &'a mut [f32],
-}
-
-simd! {
-    /// Writes, then reads. With a rule, also opens the gates of the next write.
-    pub(super) fn forward_tile(
-        shape: &Shape,
-        junction: Junction,
-        params: Params<'_>,
-        rule: Option<Rule<'_>>,
-        quota: Quota,
-        tile: ForwardTile<'_>,
-    ) -> (Saved, Option<Opened>) {
-        let ForwardTile { write, streams, inverse_rms, drift, numbers, opened, first, answer } = tile;
-        let saved = if junction.gates {
-            let gates = open_gates(shape, junction, params, streams, inverse_rms, numbers, opened);
-            Saved::choose(quota, &gates, drift, streams, shape.width)
-        } else {
-            Saved::default()
-        };
-        let runs = opened.map_or(&[][..], |opened| &opened.runs);
-        let mut next = rule.map(|rule| (rule, Opened::default()));
+impl MultiGate {
+    /// Writes, then reads. Where the junction decides, also opens the gates of the next write.
+    #[inline(always)]
+    pub(super) fn forward_tile(&self, params: &Params<'_>, tile: Forward<'_, Saved>) {
+        let (shape, junction) = (&self.shape, params.junction);
+        let [streams, inverse_rms, drift, _] = tile.state;
+        let [numbers, next_scores, next_gates, _] = tile.record;
+        if tile.junction == 0 {
+            drift.fill(1.0);
+        }
+        if junction.gates {
+            let [_, scores, gates, _] = tile.before.record;
+            open_gates(shape, params, streams, inverse_rms, numbers, [scores, gates]);
+        }
+        if junction.gates && tile.keep {
+            let rows = tile.first * shape.slots;
+            let quota = self.memory.saving().quota(rows..rows + drift.len());
+            let gates = numbers.chunks_exact(junction.numbers());
+            let gates: Vec<f32> =
+                gates.flat_map(|token| junction.gates_of(token)).copied().collect();
+            *tile.kept = Saved::choose(quota, &gates, drift, streams, shape.width);
+        }
+        let rule = Rule::of(&self.skip, junction, tile.junction);
+        let mut next = next_scores
+            .chunks_exact_mut(shape.slots)
+            .zip(next_gates.chunks_exact_mut(shape.slots))
+            .zip(tile.runs);
         let tokens = streams
             .chunks_exact_mut(shape.slots * shape.width)
             .zip(inverse_rms.chunks_exact_mut(shape.slots))
             .zip(numbers.chunks_exact_mut(junction.numbers()))
-            .zip(write.chunks_exact(shape.width))
-            .zip(answer.chunks_exact_mut(shape.width))
+            .zip(tile.write.chunks_exact(shape.width))
+            .zip(tile.output.chunks_exact_mut(shape.width))
             .enumerate();
-        for (t, ((((streams, inverse_rms), numbers), write), answer)) in tokens {
+        for (t, ((((streams, inverse_rms), numbers), write), output)) in tokens {
             let streams = &mut streams[..junction.after * shape.width];
             let mut numbers = Numbers::split(numbers, junction);
             if !junction.gates {
                 append(shape, params, write, streams, inverse_rms, &mut numbers);
-            } else if runs.get(t) == Some(&false) {
+            } else if tile.before.runs.get(t) == Some(&false) {
                 // Not even with a gate of zero: the write may be no number.
                 score(params.pool_query, streams, inverse_rms, numbers.scores);
             } else {
                 lerp(shape, params, write, streams, inverse_rms, &mut numbers);
             }
-            read(shape, junction, params, streams, numbers, answer);
-            if let Some((rule, next)) = &mut next {
-                open_next(shape, params, *rule, first + t, streams, inverse_rms, next);
+            read(shape, params, streams, numbers, output);
+            if let Some((rule, ((scores, gates), runs))) = rule.zip(next.next()) {
+                score(params.next_query, streams, inverse_rms, scores);
+                shape.gate.open(scores, params.next_bias, gates);
+                *runs = rule.decide(tile.first + t, gates);
             }
         }
-        (saved, next.map(|(_, opened)| opened))
     }
 }
 
-/// Opens all gates of the tile, before any stream changes, unless that is done. Returns the gate of every
-/// row.
+/// Opens all gates of the tile, before any stream changes, unless the junction before did: then `opened` are their scores
+/// and gates.
 #[inline(always)]
 fn open_gates(
     shape: &Shape,
-    junction: Junction,
-    params: Params<'_>,
+    params: &Params<'_>,
     streams: &[f32],
     inverse_rms: &[f32],
     numbers: &mut [f32],
-    opened: Option<&Opened>,
-) -> Vec<f32> {
-    let mut gates = Vec::with_capacity(inverse_rms.len());
+    opened: [&[f32]; 2],
+) {
+    let mut opened = opened.map(|opened| opened.chunks_exact(shape.slots));
     let tokens = streams
         .chunks_exact(shape.slots * shape.width)
         .zip(inverse_rms.chunks_exact(shape.slots))
-        .zip(numbers.chunks_exact_mut(junction.numbers()))
-        .enumerate();
-    for (t, ((streams, inverse_rms), numbers)) in tokens {
-        let numbers = Numbers::split(numbers, junction);
+        .zip(numbers.chunks_exact_mut(params.junction.numbers()));
+    for ((streams, inverse_rms), numbers) in tokens {
+        let numbers = Numbers::split(numbers, params.junction);
         numbers.rms_before.copy_from_slice(inverse_rms);
-        if let Some(opened) = opened {
-            let row = t * shape.slots..(t + 1) * shape.slots;
-            numbers.gate_scores.copy_from_slice(&opened.scores[row.clone()]);
-            numbers.gates.copy_from_slice(&opened.gates[row]);
+        if let [Some(scores), Some(gates)] = opened.each_mut().map(Iterator::next) {
+            numbers.gate_scores.copy_from_slice(scores);
+            numbers.gates.copy_from_slice(gates);
         } else {
             score(params.gate_query, streams, inverse_rms, numbers.gate_scores);
             shape.gate.open(numbers.gate_scores, params.gate_bias, numbers.gates);
         }
-        gates.extend_from_slice(numbers.gates);
     }
-    gates
-}
-
-/// Opens the gates of a token's next write, and decides whether it will be made.
-#[inline(always)]
-fn open_next(
-    shape: &Shape,
-    params: Params<'_>,
-    rule: Rule<'_>,
-    token: usize,
-    streams: &[f32],
-    inverse_rms: &[f32],
-    next: &mut Opened,
-) {
-    let start = next.scores.len();
-    next.scores.resize(start + shape.slots, 0.0);
-    next.gates.resize(start + shape.slots, 0.0);
-    let (scores, gates) = (&mut next.scores[start..], &mut next.gates[start..]);
-    score(params.next_query, streams, inverse_rms, scores);
-    shape.gate.open(scores, params.next_bias, gates);
-    next.runs.push(rule.decide(token, gates));
 }
 
 /// `query . rms(s_i)` of the first streams, as many as there are scores.
 #[inline(always)]
-pub(super) fn score(query: &[f32], streams: &[f32], inverse_rms: &[f32], scores: &mut [f32]) {
+fn score(query: &[f32], streams: &[f32], inverse_rms: &[f32], scores: &mut [f32]) {
     let streams = streams.chunks_exact(query.len()).zip(inverse_rms);
     for (score, (stream, r)) in scores.iter_mut().zip(streams) {
         *score = r * dot(stream, query);
@@ -132,9 +104,9 @@ pub(super) fn score(query: &[f32], streams: &[f32], inverse_rms: &[f32], scores:
 
 /// Moves all streams of a token towards the write, and scores them for the reader on the way.
 #[inline(always)]
-pub(super) fn lerp(
+fn lerp(
     shape: &Shape,
-    params: Params<'_>,
+    params: &Params<'_>,
     write: &[f32],
     streams: &mut [f32],
     inverse_rms: &mut [f32],
@@ -151,9 +123,9 @@ pub(super) fn lerp(
 
 /// Makes the write of a token its last stream, and scores all for the reader.
 #[inline(always)]
-pub(super) fn append(
+fn append(
     shape: &Shape,
-    params: Params<'_>,
+    params: &Params<'_>,
     write: &[f32],
     streams: &mut [f32],
     inverse_rms: &mut [f32],
@@ -169,23 +141,22 @@ pub(super) fn append(
 
 /// Pools the scored streams of a token and normalises what is read.
 #[inline(always)]
-pub(super) fn read(
+fn read(
     shape: &Shape,
-    junction: Junction,
-    params: Params<'_>,
+    params: &Params<'_>,
     streams: &[f32],
     numbers: Numbers<'_>,
-    answer: &mut [f32],
+    output: &mut [f32],
 ) {
-    if junction.pools() {
+    if params.junction.pools() {
         numbers.weights.copy_from_slice(numbers.scores);
         softmax(numbers.weights);
     }
-    pool(streams, numbers.weights, answer);
-    let r = shape.inverse_rms(dot(answer, answer));
+    pool(streams, numbers.weights, output);
+    let r = shape.inverse_rms(dot(output, output));
     *numbers.reading_rms = r;
-    for (answer, gain) in answer.iter_mut().zip(params.gain) {
-        *answer *= r * gain;
+    for (output, gain) in output.iter_mut().zip(params.gain) {
+        *output *= r * gain;
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a junction does, and where its parameters and numbers are.
 
 use super::gate::Gate;
+use crate::streams::tiles::{split, split_mut};
 
 /// What all junctions have in common.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,7 @@ pub(super) struct Junction {
     pub(super) before: usize,
     /// Streams after the write.
     pub(super) after: usize,
-    /// Whether the gates of the next write are opened here, to decide who runs the site in between.
+    /// Whether the gates of the next write are opened here, to decide which tokens run the site in between.
     pub(super) decides: bool,
 }
 
@@ -70,6 +71,13 @@ impl Junction {
         let gated = if self.gates { self.before } else { 0 };
         let pooled = if self.pools() { self.after } else { 0 };
         [gated, pooled]
+    }
+
+    /// The gates among [`Numbers`], which are only read.
+    #[inline(always)]
+    pub(super) fn gates_of(self, numbers: &[f32]) -> &[f32] {
+        let [gated, _] = self.number_lengths();
+        &numbers[gated..2 * gated]
     }
 
     /// Length of [`Numbers`] for one token.
@@ -99,18 +107,16 @@ impl<'a> Numbers<'a> {
     #[inline(always)]
     pub(super) fn split(numbers: &'a mut [f32], junction: Junction) -> Self {
         let [gated, pooled] = junction.number_lengths();
-        let (gate_scores, rest) = numbers.split_at_mut(gated);
-        let (gates, rest) = rest.split_at_mut(gated);
-        let (rms_before, rest) = rest.split_at_mut(gated);
-        let (scores, rest) = rest.split_at_mut(pooled);
-        let (weights, rest) = rest.split_at_mut(pooled);
+        let [gate_scores, gates, rms_before, scores, weights, rest] =
+            split_mut(numbers, [gated, gated, gated, pooled, pooled, 1]);
         Self { gate_scores, gates, rms_before, scores, weights, reading_rms: &mut rest[0] }
     }
 }
 
 /// A junction's parameters, in the layout of the module's head; missing parts are empty.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Params<'a> {
+pub struct Params<'a> {
+    pub(super) junction: Junction,
     /// w1.
     pub(super) gate_query: &'a [f32],
     /// b.
@@ -126,16 +132,9 @@ pub(super) struct Params<'a> {
 
 impl<'a> Params<'a> {
     pub(super) fn split(params: &'a [f32], shape: &Shape, junction: Junction) -> Self {
-        let lengths = shape.lengths(junction);
-        assert_eq!(params.len(), lengths.iter().sum(), "parameters of {junction:?}");
-        let mut rest = params;
-        let parts = lengths.map(|length| {
-            let (part, others) = rest.split_at(length);
-            rest = others;
-            part
-        });
-        let [gate_query, gate_bias, pool_query, gain, next_query, next_bias] = parts;
-        Self { gate_query, gate_bias, pool_query, gain, next_query, next_bias }
+        let [gate_query, gate_bias, pool_query, gain, next_query, next_bias] =
+            split(params, shape.lengths(junction));
+        Self { junction, gate_query, gate_bias, pool_query, gain, next_query, next_bias }
     }
 }
 
@@ -151,11 +150,8 @@ pub(super) struct ParamGradients<'a> {
 impl<'a> ParamGradients<'a> {
     #[inline(always)]
     pub(super) fn split(params: &'a mut [f32], shape: &Shape, junction: Junction) -> Self {
-        let [gate, bias, pool, gain, ..] = shape.lengths(junction);
-        let (gate_query, rest) = params.split_at_mut(gate);
-        let (gate_bias, rest) = rest.split_at_mut(bias);
-        let (pool_query, rest) = rest.split_at_mut(pool);
-        let gain = &mut rest[..gain];
+        let [gate_query, gate_bias, pool_query, gain, ..] =
+            split_mut(params, shape.lengths(junction));
         Self { gate_query, gate_bias, pool_query, gain }
     }
 }

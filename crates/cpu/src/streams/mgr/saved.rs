@@ -34,7 +34,6 @@ impl Memory {
 /// What a junction saves.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Saving {
-    Nothing,
     Everything,
     Share(f64),
 }
@@ -42,7 +41,6 @@ pub(super) enum Saving {
 /// What a tile saves.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Quota {
-    Nothing,
     Everything,
     /// At least so many rows.
     Widest(usize),
@@ -53,7 +51,6 @@ impl Saving {
     /// up once.
     pub(super) fn quota(self, rows: Range<usize>) -> Quota {
         match self {
-            Saving::Nothing => Quota::Nothing,
             Saving::Everything => Quota::Everything,
             Saving::Share(share) => {
                 let up_to = |rows: usize| (share * rows as f64).ceil() as usize;
@@ -66,7 +63,7 @@ impl Saving {
 
 /// Rows of a tile as they were before a write.
 #[derive(Debug, Default)]
-pub(super) struct Saved {
+pub struct Saved {
     /// Which rows, `token * streams + stream`, in ascending order.
     rows: Vec<u32>,
     /// `[rows, width]`
@@ -86,7 +83,6 @@ impl Saved {
         width: usize,
     ) -> Self {
         let rows = match quota {
-            Quota::Nothing => return Self::default(),
             Quota::Everything => (0..gates.len() as u32).collect(),
             Quota::Widest(quota) => widest_or_drifting(quota, gates, drift),
         };

@@ -7,7 +7,8 @@ mod walking;
 use super::layout::Numbers;
 use super::saved::Quota;
 use super::*;
-use crate::simd::use_portable;
+use crate::simd::Form;
+use crate::streams::{Gradient, Stream};
 use reference::{Chain, JunctionParams, Random, dot, narrow};
 
 const GATES: [Gate; 2] = [Gate::Independent, Gate::Competitive];
@@ -17,31 +18,39 @@ fn settings(width: usize, streams: usize, gate: Gate) -> Settings {
     Settings { width, eps: 1e-6, streams, gate, memory: INVERSION, skip: None }
 }
 
-/// What the kernel makes of a chain: answers, and the gradients of `sum_k forms_k . answer_k`.
+/// What the kernel makes of a chain: outputs, and the gradients of `sum_k forms_k . output_k`.
 struct Run {
-    answers: Vec<Vec<f32>>,
+    outputs: Vec<Vec<f32>>,
     gradients: Vec<Gradient>,
     /// The stream that is left after the backward pass, `[tokens, width]`.
     first_stream: Vec<f32>,
 }
 
 fn forward(chain: &Chain, keep: bool) -> (Mgr, Vec<Vec<f32>>) {
-    let mut mgr = Mgr::new(chain.settings.clone(), chain.junctions.len(), keep);
-    let answers = chain.rows().into_iter().zip(chain.params());
-    let answers = answers.map(|(write, params)| mgr.forward(write, &params)).collect();
-    (mgr, answers)
+    forward_in(Form::best(), chain, keep)
+}
+
+fn forward_in(form: Form, chain: &Chain, keep: bool) -> (Mgr, Vec<Vec<f32>>) {
+    let mut mgr = Mgr::new(chain.settings.clone(), chain.junctions.len(), keep).in_form(form);
+    let outputs = chain.rows().into_iter().zip(chain.params());
+    let outputs = outputs.map(|(write, params)| mgr.forward(write, &params)).collect();
+    (mgr, outputs)
 }
 
 fn run(chain: &Chain, forms: &[Vec<f64>]) -> Run {
-    let (mut mgr, answers) = forward(chain, true);
+    run_in(Form::best(), chain, forms)
+}
+
+fn run_in(form: Form, chain: &Chain, forms: &[Vec<f64>]) -> Run {
+    let (mut mgr, outputs) = forward_in(form, chain, true);
     let back = forms.iter().zip(chain.params()).rev();
     let mut gradients: Vec<_> =
         back.map(|(form, params)| mgr.backward(&narrow(form), &params)).collect();
     gradients.reverse();
-    let slots = mgr.shape.slots * mgr.shape.width;
-    let first = |streams: &[f32]| streams[..mgr.shape.width].to_vec();
-    let first_stream = mgr.streams.chunks_exact(slots).flat_map(first).collect();
-    Run { answers, gradients, first_stream }
+    let slots = mgr.policy.shape.slots * mgr.policy.shape.width;
+    let first = |streams: &[f32]| streams[..mgr.policy.shape.width].to_vec();
+    let first_stream = mgr.state[0].chunks_exact(slots).flat_map(first).collect();
+    Run { outputs, gradients, first_stream }
 }
 
 fn forms(chain: &Chain) -> Vec<Vec<f64>> {
@@ -79,13 +88,13 @@ fn assert_near(got: &[f32], want: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn answers_are_those_of_the_reference() {
+fn outputs_are_those_of_the_reference() {
     for gate in GATES {
         for streams in [1, 2, 3, 4, 5, 8, 20] {
             for (width, tokens) in [(1, 2), (5, 3), (37, 70), (64, 33)] {
                 let chain = Chain::random(settings(width, streams, gate), 11, tokens, 1);
-                let (_, answers) = forward(&chain, true);
-                for (got, want) in answers.iter().zip(chain.answers()) {
+                let (_, outputs) = forward(&chain, true);
+                for (got, want) in outputs.iter().zip(chain.outputs()) {
                     assert_near(got, &want, 2e-5);
                 }
             }
@@ -177,11 +186,12 @@ fn gradients_over_several_tiles_agree_with_differences_along_random_directions()
 }
 
 #[test]
-fn without_a_backward_pass_nothing_is_kept_and_answers_are_the_same() {
+fn without_a_backward_pass_nothing_is_kept_and_outputs_are_the_same() {
     let chain = Chain::random(settings(37, 4, Gate::Competitive), 9, 70, 5);
     let ((kept, with), (bare, without)) = (forward(&chain, true), forward(&chain, false));
     assert_eq!(with, without);
-    assert_eq!((kept.kept.len(), bare.kept.len()), (9, 0));
+    assert_eq!((kept.levels.len(), bare.levels.len()), (9, 1));
+    assert!(bare.levels[0].kept.iter().all(|saved| saved.iter(37).count() == 0));
 }
 
 #[test]
@@ -193,7 +203,7 @@ fn the_number_of_threads_changes_nothing() {
         pool.install(|| run(&chain, &forms))
     };
     let (one, three) = (with(1), with(3));
-    assert_eq!(one.answers, three.answers);
+    assert_eq!(one.outputs, three.outputs);
     assert_eq!(gradient_error(&one, &three), 0.0);
 }
 
@@ -202,11 +212,9 @@ fn the_portable_form_computes_the_same() {
     for gate in GATES {
         let chain = Chain::random(settings(37, 4, gate), 9, 40, 7);
         let forms = forms(&chain);
-        use_portable(true);
-        let portable = run(&chain, &forms);
-        use_portable(false);
-        let best = run(&chain, &forms);
-        for (portable, best) in portable.answers.iter().zip(&best.answers) {
+        let portable = run_in(Form::Portable, &chain, &forms);
+        let best = run_in(Form::best(), &chain, &forms);
+        for (portable, best) in portable.outputs.iter().zip(&best.outputs) {
             assert!(error(portable, best) < 1e-6);
         }
         assert!(gradient_error(&portable, &best) < 1e-5);
@@ -224,15 +232,15 @@ fn what_is_not_a_number_stays_with_its_token() {
             let (clean, got) = (run(&clean, &forms), run(&chain, &forms));
             for k in 0..7 {
                 let before = 0..35 * 12;
-                assert_eq!(got.answers[k][before.clone()], clean.answers[k][before.clone()]);
+                assert_eq!(got.outputs[k][before.clone()], clean.outputs[k][before.clone()]);
                 let write = |run: &Run| run.gradients[k].write[before.clone()].to_vec();
                 // Which rows are saved in the token's tile may differ, so not to the last bit.
                 assert!(error(&write(&got), &write(&clean)) < 1e-6);
-                let answer = &got.answers[k][35 * 12..36 * 12];
+                let output = &got.outputs[k][35 * 12..36 * 12];
                 assert_eq!(
-                    answer.iter().all(|x| !x.is_finite()),
+                    output.iter().all(|x| !x.is_finite()),
                     k >= 4,
-                    "junction {k}: {answer:?}"
+                    "junction {k}: {output:?}"
                 );
             }
             assert!(got.gradients[5].params.iter().any(|x| x.is_nan()));
@@ -249,7 +257,7 @@ fn inversion_agrees_with_copies_over_forty_junctions() {
             exact.settings.memory = Memory::Exact;
             let forms = forms(&exact);
             let (inverted, exact) = (run(&inverted, &forms), run(&exact, &forms));
-            assert_eq!(inverted.answers, exact.answers);
+            assert_eq!(inverted.outputs, exact.outputs);
             let error = gradient_error(&inverted, &exact);
             assert!(error < 1e-5, "{gate:?}, {streams} streams: {error}");
         }
@@ -275,7 +283,10 @@ fn narrow_gates_can_be_undone_without_saved_rows() {
         chain.settings.memory = Memory::Inversion { share: 0.0 };
         let (mgr, _) = forward(&chain, true);
         assert!(
-            mgr.kept.iter().flat_map(|kept| &kept.saved).all(|saved| saved.iter(64).count() == 0)
+            mgr.levels
+                .iter()
+                .flat_map(|level| &level.kept)
+                .all(|saved| saved.iter(64).count() == 0)
         );
         let forms = forms(&chain);
         let inverted = run(&chain, &forms);
@@ -308,8 +319,8 @@ fn gates_that_open_wide_are_undone_with_saved_rows() {
 fn tiles_save_the_share_of_all_rows() {
     let chain = Chain::random(settings(5, 4, Gate::Competitive), 7, 300, 13);
     let (mgr, _) = forward(&chain, true);
-    for (k, kept) in mgr.kept.iter().enumerate() {
-        let rows: usize = kept.saved.iter().map(|saved| saved.iter(5).count()).sum();
+    for (k, level) in mgr.levels.iter().enumerate() {
+        let rows: usize = level.kept.iter().map(|saved| saved.iter(5).count()).sum();
         assert_eq!(rows, if k < 4 { 0 } else { 12 }, "junction {k}");
     }
 }
@@ -327,7 +338,7 @@ fn the_widest_gates_and_those_that_drifted_are_saved() {
     assert_eq!(drift, [1.0 / 0.9, 1.0, 1.0, 1.0, 1.0, 1.0]);
     assert_eq!(chosen(Quota::Widest(1), &mut [1.0; 6]), [(1, 2.0)]);
     assert_eq!(chosen(Quota::Everything, &mut [1.0; 6]).len(), 6);
-    assert!(chosen(Quota::Nothing, &mut [1.0; 6]).is_empty());
+    assert!(chosen(Quota::Widest(0), &mut [1.0; 6]).is_empty());
 }
 
 /// A junction that gates, after streams were appended as they are.
@@ -368,12 +379,12 @@ fn the_worked_case_gives_its_numbers() {
             gain: vec![1.0, 2.0],
         };
         let chain = one_write(gate, &[&[1.0, 2.0], &[-1.0, 0.5]], &[0.5, -1.5], params);
-        let (mut mgr, answers) = forward(&chain, true);
-        assert_near(&mgr.streams, &moved, 1e-6);
+        let (mut mgr, outputs) = forward(&chain, true);
+        assert_near(&mgr.state[0], &moved, 1e-6);
         let r = 1.0 / ((h[0] * h[0] + h[1] * h[1]) / 2.0 + 1e-6f64).sqrt();
-        assert_near(&answers[2], &[h[0] * r, 2.0 * h[1] * r], 1e-6);
-        let junction = mgr.shape.junction(2);
-        let numbers = Numbers::split(&mut mgr.kept[2].numbers, junction);
+        assert_near(&outputs[2], &[h[0] * r, 2.0 * h[1] * r], 1e-6);
+        let junction = mgr.policy.shape.junction(2);
+        let numbers = Numbers::split(&mut mgr.levels[2].record[0], junction);
         assert_near(numbers.gate_scores, &[-0.04472135, -0.35777059], 1e-6);
         assert_near(numbers.gates, &beta, 1e-6);
     }
@@ -393,13 +404,13 @@ fn zero_queries_open_all_gates_alike_and_read_the_mean() {
         let params = JunctionParams { w1, b, w2, gain: vec![1.0; 3] };
         let f = [1.0, -3.0, 2.0];
         let chain = one_write(gate, &streams, &f, params);
-        let (mut mgr, answers) = forward(&chain, true);
-        let numbers = Numbers::split(&mut mgr.kept[4].numbers, mgr.shape.junction(4));
+        let (mut mgr, outputs) = forward(&chain, true);
+        let numbers = Numbers::split(&mut mgr.levels[4].record[0], mgr.policy.shape.junction(4));
         assert_near(numbers.gates, &[beta; 4], 1e-6);
         let mean = |j: usize| rows.iter().map(|row| row[j]).sum::<f64>() / 4.0;
         let h: Vec<f64> = (0..3).map(|j| mean(j) + beta * (f[j] - mean(j))).collect();
         let r = 1.0 / (dot(&h, &h) / 3.0 + 1e-6).sqrt();
-        assert_near(&answers[4], &h.iter().map(|h| h * r).collect::<Vec<_>>(), 1e-5);
+        assert_near(&outputs[4], &h.iter().map(|h| h * r).collect::<Vec<_>>(), 1e-5);
     }
 }
 
@@ -415,7 +426,7 @@ fn closed_gates_leave_the_streams_as_they_are() {
         }
         let (mgr, _) = forward(&chain, true);
         let appended = &chain.writes[..4];
-        for (token, streams) in mgr.streams.chunks_exact(4 * 16).enumerate() {
+        for (token, streams) in mgr.state[0].chunks_exact(4 * 16).enumerate() {
             for (stream, write) in streams.chunks_exact(16).zip(appended) {
                 assert_eq!(stream, narrow(&write[token * 16..(token + 1) * 16]));
             }
@@ -432,7 +443,7 @@ fn no_stream_outgrows_the_largest_write() {
         }
         let (mgr, _) = forward(&chain, true);
         let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
-        for (token, streams) in mgr.streams.chunks_exact(4 * 16).enumerate() {
+        for (token, streams) in mgr.state[0].chunks_exact(4 * 16).enumerate() {
             let writes = chain.rows();
             let writes = writes.iter().map(|w| length(&w.values()[token * 16..(token + 1) * 16]));
             let largest = writes.fold(0.0, f32::max);
@@ -451,24 +462,24 @@ fn the_order_of_streams_does_not_matter() {
             let first = params.b.len() - 4;
             params.b[first..].rotate_left(1);
         }
-        let ((_, answers), (_, turned)) = (forward(&chain, true), forward(&turned, true));
+        let ((_, outputs), (_, turned)) = (forward(&chain, true), forward(&turned, true));
         for k in 4..9 {
-            assert!(error(&turned[k], &answers[k]) < 1e-6);
+            assert!(error(&turned[k], &outputs[k]) < 1e-6);
         }
     }
 }
 
 #[test]
-fn a_token_is_answered_the_same_alone_and_among_others() {
+fn a_token_is_outputed_the_same_alone_and_among_others() {
     let chain = Chain::random(settings(37, 4, Gate::Competitive), 9, 70, 17);
-    let (_, answers) = forward(&chain, false);
+    let (_, outputs) = forward(&chain, false);
     let alone = Chain {
         writes: chain.writes.iter().map(|write| write[66 * 37..67 * 37].to_vec()).collect(),
         ..chain
     };
     let (_, alone) = forward(&alone, false);
-    for (answers, alone) in answers.iter().zip(alone) {
-        assert_eq!(answers[66 * 37..67 * 37], alone);
+    for (outputs, alone) in outputs.iter().zip(alone) {
+        assert_eq!(outputs[66 * 37..67 * 37], alone);
     }
 }
 
@@ -478,7 +489,7 @@ fn a_junction_says_how_many_parameters_it_takes() {
         let chain = Chain::random(settings(5, 3, gate), 6, 1, 18);
         let mgr = Mgr::new(chain.settings.clone(), 6, true);
         for (k, params) in chain.params().iter().enumerate() {
-            assert_eq!(mgr.parameters(k), params.len(), "junction {k}");
+            assert_eq!(mgr.params(k), params.len(), "junction {k}");
         }
     }
 }

@@ -55,7 +55,8 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
-use super::{Gradient, Stream, TILE, Walk};
+use super::tiles::TILE;
+use super::{DecodeStream, Gradient, Stream};
 use crate::rows::{Rows, filled};
 use crate::simd::add_scaled;
 use crate::team::each_of;
@@ -186,7 +187,14 @@ impl Mixing {
                     answer: answer.take(),
                 });
                 each_of(tiles, |tile| {
-                    tile::forward(tile, shape, &params, eps, &mut Room::default());
+                    tile::forward(
+                        crate::simd::Form::best(),
+                        tile,
+                        shape,
+                        &params,
+                        eps,
+                        &mut Room::default(),
+                    );
                 });
             });
         };
@@ -228,7 +236,14 @@ impl Mixing {
                     answer: answer.take(),
                 });
                 each_of(tiles, |tile| {
-                    tile::close(tile, shape, gain, eps, &mut Room::default());
+                    tile::close(
+                        crate::simd::Form::best(),
+                        tile,
+                        shape,
+                        gain,
+                        eps,
+                        &mut Room::default(),
+                    );
                 });
             });
         });
@@ -274,7 +289,9 @@ impl Mixing {
                 d_write: d_write.take(),
                 d_params: d_params.take(),
             });
-            each_of(parts, |part| tile::backward(part, shape, &site, eps));
+            each_of(parts, |part| {
+                tile::backward(crate::simd::Form::best(), part, shape, &site, eps)
+            });
         });
         Gradient { write, params: sum(&partials, params.len()) }
     }
@@ -302,7 +319,9 @@ impl Mixing {
                     d_write: d_write.take(),
                     d_gain: d_gain.take(),
                 });
-                each_of(parts, |part| tile::close_backward(part, shape, gain, eps));
+                each_of(parts, |part| {
+                    tile::close_backward(crate::simd::Form::best(), part, shape, gain, eps)
+                });
             });
         });
         Gradient { write, params: sum(&partials, shape.width) }
@@ -333,7 +352,7 @@ impl Stream for Mixing {
         }
     }
 
-    fn walk(self: Box<Self>) -> Box<dyn Walk> {
+    fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {
         Box::new(MixingWalk::new(*self))
     }
 }

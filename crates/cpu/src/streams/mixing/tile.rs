@@ -8,8 +8,8 @@ use super::lanes::Lane;
 use super::projection::{self, Known, project, project_backward};
 use super::weights::{Shape, find, find_backward};
 use crate::simd::add_scaled;
-use crate::streams::TILE;
 use crate::streams::norm::{Normed, inverse_rms, multiply_by_gain};
+use crate::streams::tiles::TILE;
 
 /// The parameters of one site, or their gradient's parts.
 pub(super) struct Params<T> {

@@ -2,7 +2,7 @@
 
 use super::Mixing;
 use super::tile::{Close, Forward, Params, Room, close, forward};
-use crate::streams::Walk;
+use crate::streams::DecodeStream;
 
 #[derive(Debug)]
 pub(super) struct MixingWalk {
@@ -36,14 +36,21 @@ impl MixingWalk {
     }
 }
 
-impl Walk for MixingWalk {
+impl DecodeStream for MixingWalk {
     fn step(&mut self, junction: usize, write: &[f32], params: &[f32], answer: &mut [f32]) -> bool {
         let Self { stream, streams, logits, inverse_rms, weights, next, out, room } = self;
         assert_eq!(params.len(), stream.params(junction), "parameters of junction {junction}");
         let (shape, eps) = (&stream.shape, stream.eps);
         let mixing = if junction > 0 { weights.as_slice() } else { &[] };
         if junction == stream.sites {
-            close(Close { streams, mixing, write, out, answer }, shape, params, eps, room);
+            close(
+                crate::simd::Form::best(),
+                Close { streams, mixing, write, out, answer },
+                shape,
+                params,
+                eps,
+                room,
+            );
             return true;
         }
         let tile = Forward {
@@ -56,7 +63,7 @@ impl Walk for MixingWalk {
             weights: next,
             answer,
         };
-        forward(tile, shape, &Params::of(params, shape), eps, room);
+        forward(crate::simd::Form::best(), tile, shape, &Params::of(params, shape), eps, room);
         std::mem::swap(weights, next);
         true
     }

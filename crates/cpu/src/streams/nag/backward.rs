@@ -2,7 +2,7 @@
 
 use super::modulator::{self, Gain, Modulator, ModulatorGradient};
 use super::{Modulation, Origin, room, rotation, rows};
-use crate::streams::TILE;
+use crate::streams::tiles::TILE;
 
 /// A junction on the way back.
 pub(super) struct Back<'a> {
@@ -59,9 +59,15 @@ impl Back<'_> {
         match self.origin {
             Origin::Embedding { embedding, norms } => {
                 let embedding = &embedding.values()[rows.clone()];
-                rotation::enter_again(direction, embedding, &norms[tokens.clone()]);
+                rotation::enter_again(
+                    crate::simd::Form::best(),
+                    direction,
+                    embedding,
+                    &norms[tokens.clone()],
+                );
             }
             Origin::Turn { write, turns } => rotation::turn_again(
+                crate::simd::Form::best(),
                 direction,
                 part,
                 &write.values()[rows.clone()],
@@ -78,6 +84,7 @@ impl Back<'_> {
             Some((modulator, Modulation { open, gains })) => {
                 let directions = open.len() / gains.len();
                 modulator::modulate_back(
+                    crate::simd::Form::best(),
                     d.direction,
                     ModulatorGradient::new(d_modulator, directions, self.width),
                     &mut scratch.d_gates[..count * directions],
@@ -91,7 +98,14 @@ impl Back<'_> {
             }
             None => {
                 let log_norm = &self.log_norm[tokens.clone()];
-                rotation::read_out_back(d.direction, d.log_norm, d_input, direction, log_norm);
+                rotation::read_out_back(
+                    crate::simd::Form::best(),
+                    d.direction,
+                    d.log_norm,
+                    d_input,
+                    direction,
+                    log_norm,
+                );
             }
         }
 
@@ -99,9 +113,17 @@ impl Back<'_> {
             Origin::Embedding { norms, .. } => {
                 d_log_gain[0] += d.log_norm.iter().sum::<f32>();
                 let norms = &norms[tokens];
-                rotation::enter_back(d.write, d.direction, d.log_norm, direction, norms);
+                rotation::enter_back(
+                    crate::simd::Form::best(),
+                    d.write,
+                    d.direction,
+                    d.log_norm,
+                    direction,
+                    norms,
+                );
             }
             Origin::Turn { turns, .. } => rotation::turn_back(
+                crate::simd::Form::best(),
                 d.write,
                 d.direction,
                 d.gains,

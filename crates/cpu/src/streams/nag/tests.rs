@@ -301,6 +301,6 @@ fn without_keeping_there_is_no_way_back() {
 fn one_token_at_a_time_gets_the_same_answers() {
     for threshold in [None, Some(THRESHOLD)] {
         let unkept = || Nag { keep: false, ..stream(37, 9, threshold) };
-        case(20, 37, 9).check_walk(unkept);
+        case(20, 37, 9).check_decode(unkept);
     }
 }

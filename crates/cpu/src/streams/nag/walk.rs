@@ -3,7 +3,7 @@
 use super::Nag;
 use super::modulator::{Gain, decide, modulate};
 use super::rotation::{Turn, enter, read_out, turn};
-use crate::streams::Walk;
+use crate::streams::DecodeStream;
 use crate::work;
 
 #[derive(Debug)]
@@ -26,22 +26,37 @@ impl NagWalk {
     }
 }
 
-impl Walk for NagWalk {
+impl DecodeStream for NagWalk {
     fn step(&mut self, junction: usize, write: &[f32], params: &[f32], answer: &mut [f32]) -> bool {
         let Self { stream, direction, next, log_norm, open, gain } = self;
         let (log_gain, modulator) = stream.parse(junction, params);
         if junction == 0 {
-            enter(next, log_norm, &mut [0.0], write, log_gain);
+            enter(crate::simd::Form::best(), next, log_norm, &mut [0.0], write, log_gain);
         } else {
-            turn(next, log_norm, &mut [Turn::default()], write, direction, gain);
+            turn(
+                crate::simd::Form::best(),
+                next,
+                log_norm,
+                &mut [Turn::default()],
+                write,
+                direction,
+                gain,
+            );
         }
         std::mem::swap(direction, next);
         let Some(modulator) = modulator else {
-            read_out(answer, direction, log_norm);
+            read_out(crate::simd::Form::best(), answer, direction, log_norm);
             return true;
         };
         work::add(2 * stream.directions * stream.width);
-        modulate(gain, open, direction, modulator, &modulator.layout(1, stream.order()));
+        modulate(
+            crate::simd::Form::best(),
+            gain,
+            open,
+            direction,
+            modulator,
+            &modulator.layout(1, stream.order()),
+        );
         if let Some(skip) = &stream.skip {
             decide(gain, skip, junction, 0);
         }

@@ -73,7 +73,7 @@ fn distances_are_a_metric() {
         // One sample each, because the inequality holds for each and not for means of arc cosines alone.
         let one = batch(1, time);
         let mut distance = Distance::new(6);
-        watch(&decoder, &one, &mut [&mut distance]).unwrap();
+        watch(&decoder, Variant::default(), &one, &mut [&mut distance]).unwrap();
         let d = |from: usize, n: usize| if n == 0 { 0.0 } else { distance.get(from, n).unwrap() };
         for from in 0..6 {
             for n in 0..=6 - from {
@@ -90,7 +90,7 @@ fn distances_are_a_metric() {
 fn influence_is_one_minus_the_cosine_of_the_distance_on_the_same_token() {
     let decoder = model(&config("prenorm", 4), plain);
     let mut turns = Turns::default();
-    watch(&decoder, &batch(1, 1), &mut [&mut turns]).unwrap();
+    watch(&decoder, Variant::default(), &batch(1, 1), &mut [&mut turns]).unwrap();
     for block in 0..4 {
         for part in [Part::Block(block), Part::Attention(block), Part::Mlp(block)] {
             let (d, influence) = (turns.distance(part).unwrap(), turns.influence(part).unwrap());
@@ -105,7 +105,7 @@ fn all_tokens_and_last_tokens_are_told_apart() {
     let decoder = model(&config("prenorm", 3), plain);
     let found = scores(&decoder);
     assert_ne!(found.distances, found.distances_of_all_tokens);
-    let one_token = score(&decoder, &[batch(4, 1)], &mut || {}).unwrap();
+    let one_token = score(&decoder, &StepMode::default(), &[batch(4, 1)], &mut || {}).unwrap();
     assert_eq!(one_token.distances, one_token.distances_of_all_tokens);
 }
 
@@ -139,10 +139,10 @@ fn greedy_comes_close_to_the_best_of_all_subsets() {
                 .push((0..8).filter(|i| bits >> i & 1 == 1).map(Part::Block).collect::<Vec<_>>());
         }
     }
-    let costs = measure(&decoder, &data, &subsets, &mut || {}).unwrap();
+    let costs = measure(&decoder, &StepMode::default(), &data, &subsets, &mut || {}).unwrap();
     let mut kls: Vec<f64> = costs.cuts.iter().map(|cut| cut.as_ref().unwrap().kl).collect();
     let greedy = chosen(&decoder, &Options { score: Score::Kl, ..blocks(3) });
-    let of_greedy = measure(&decoder, &data, &[greedy], &mut || {}).unwrap();
+    let of_greedy = measure(&decoder, &StepMode::default(), &data, &[greedy], &mut || {}).unwrap();
     let found = of_greedy.cuts[0].as_ref().unwrap().kl;
     kls.sort_by(f64::total_cmp);
     let rank = kls.iter().filter(|&&kl| kl < found).count();
@@ -197,7 +197,9 @@ fn budgets_hold_or_are_refused() {
     let share = budget(Budget { percent: Some(49.9), ..Budget::default() });
     assert_eq!(chosen(&decoder, &share).len(), 2);
     let error = |options: &Options, decoder: &Decoder| {
-        let mut evaluate = |cuts: &[Vec<Part>]| measure(decoder, &[batch(4, 9)], cuts, &mut || {});
+        let mut evaluate = |cuts: &[Vec<Part>]| {
+            measure(decoder, &StepMode::default(), &[batch(4, 9)], cuts, &mut || {})
+        };
         choose(&scores(decoder), options, &mut evaluate).unwrap_err().to_string()
     };
     assert!(error(&budget(Budget::default()), &decoder).contains("nothing says how much"));
@@ -239,7 +241,8 @@ fn cutting_stops_before_perplexity_rises_too_far() {
     };
     for method in [Method::Greedy, Method::OneShot] {
         let data = [batch(4, 9)];
-        let mut evaluate = |cuts: &[Vec<Part>]| measure(&decoder, &data, cuts, &mut || {});
+        let mut evaluate =
+            |cuts: &[Vec<Part>]| measure(&decoder, &StepMode::default(), &data, cuts, &mut || {});
         let mut gone = |percent| {
             let options = Options { method, ..most(percent) };
             choose(&scores(&decoder), &options, &mut evaluate).unwrap()
@@ -247,7 +250,7 @@ fn cutting_stops_before_perplexity_rises_too_far() {
         let (few, many) = (gone(0.0), gone(1e9));
         assert!(few.contains(&Part::Block(1)), "{method:?}: {few:?}");
         assert_eq!(many.len(), 4, "{method:?}: {many:?}");
-        let costs = measure(&decoder, &data, &[few], &mut || {}).unwrap();
+        let costs = measure(&decoder, &StepMode::default(), &data, &[few], &mut || {}).unwrap();
         let cut = costs.cuts[0].as_ref().unwrap();
         assert!(cut.perplexity <= costs.whole.perplexity, "{method:?}");
     }

@@ -25,8 +25,8 @@ pub(super) struct JunctionParams {
 /// What a token's traversal shows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// What every junction answers.
-    pub(super) answers: Vec<Vec<f64>>,
+    /// What every junction outputs.
+    pub(super) outputs: Vec<Vec<f64>>,
     /// The gates of every junction; none where it appends.
     pub(super) gates: Vec<Vec<f64>>,
     /// The streams at the end.
@@ -92,15 +92,15 @@ impl Chain {
         self.junctions.iter().enumerate().map(flat).collect()
     }
 
-    /// What all tokens are answered, `[tokens, width]` for each junction.
-    pub(super) fn answers(&self) -> Vec<Vec<f64>> {
-        let mut answers = vec![Vec::new(); self.junctions.len()];
+    /// What all tokens are outputed, `[tokens, width]` for each junction.
+    pub(super) fn outputs(&self) -> Vec<Vec<f64>> {
+        let mut outputs = vec![Vec::new(); self.junctions.len()];
         for token in 0..self.tokens() {
-            for (all, one) in answers.iter_mut().zip(self.traverse(token).answers) {
+            for (all, one) in outputs.iter_mut().zip(self.traverse(token).outputs) {
                 all.extend(one);
             }
         }
-        answers
+        outputs
     }
 
     /// Carries one token past all junctions.
@@ -149,7 +149,7 @@ impl Chain {
                     .map(|j| streams.iter().zip(&e).map(|(s, e)| e / sum * s[j]).sum())
                     .collect()
             };
-            seen.answers.push(rms(&h).iter().zip(&p.gain).map(|(h, gain)| h * gain).collect());
+            seen.outputs.push(rms(&h).iter().zip(&p.gain).map(|(h, gain)| h * gain).collect());
             seen.gates.push(gates);
         }
         seen.streams = streams;
@@ -164,9 +164,9 @@ impl Chain {
         if widest < threshold { 0.0 } else { (widest - shrink * threshold) / widest }
     }
 
-    /// `sum_k forms_k . answer_k`.
+    /// `sum_k forms_k . output_k`.
     pub(super) fn loss(&self, forms: &[Vec<f64>]) -> f64 {
-        self.answers().iter().zip(forms).map(|(answer, form)| dot(answer, form)).sum()
+        self.outputs().iter().zip(forms).map(|(output, form)| dot(output, form)).sum()
     }
 }
 

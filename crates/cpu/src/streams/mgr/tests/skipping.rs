@@ -62,11 +62,11 @@ fn outcome(chain: &Chain) -> Vec<Vec<u32>> {
         assert!(d.params[count..].iter().all(|&d| d == 0.0));
         [bits(&d.write), bits(&d.params[..count])]
     });
-    run.answers.iter().map(|answer| bits(answer)).chain(gradients).collect()
+    run.outputs.iter().map(|output| bits(output)).chain(gradients).collect()
 }
 
 #[test]
-fn answers_and_gradients_agree_with_the_reference_where_some_skip() {
+fn outputs_and_gradients_agree_with_the_reference_where_some_skip() {
     const STEP: f64 = 1e-5;
     for (gate, shrink) in GATES.iter().flat_map(|&gate| [0.0, 0.5, 1.0].map(|s| (gate, s))) {
         let mut chain = chain(gate, 6, Some(Skip { shrink, ..hard(THRESHOLD) }));
@@ -88,7 +88,7 @@ fn answers_and_gradients_agree_with_the_reference_where_some_skip() {
             chain.settings.memory = memory;
             let forms = forms(&chain);
             let got = run(&chain, &forms);
-            for (got, want) in got.answers.iter().zip(chain.answers()) {
+            for (got, want) in got.outputs.iter().zip(chain.outputs()) {
                 assert_near(got, &want, 2e-5);
             }
             let slope = |nudge: &dyn Fn(&mut Chain, f64)| {
@@ -139,7 +139,7 @@ fn who_skips_everything_keeps_the_streams_that_were_filled() {
             assert!(ran.iter().all(|&runs| runs == fills), "site {site}");
         }
         let (mgr, _) = forward(&chain, true);
-        for (token, streams) in mgr.streams.chunks_exact(STREAMS * WIDTH).enumerate() {
+        for (token, streams) in mgr.state[0].chunks_exact(STREAMS * WIDTH).enumerate() {
             for (stream, write) in streams.chunks_exact(WIDTH).zip(&chain.writes) {
                 let row = narrow(&write[token * WIDTH..(token + 1) * WIDTH]);
                 assert_eq!(bits(stream), bits(&row));
@@ -170,8 +170,10 @@ fn a_skip_costs_each_stream_its_gate_times_the_way_to_the_write() {
         let mut skipping = dense.clone();
         skipping.settings.skip = Some(Skip::hard(vec![0.0, 0.5]));
         let gates = &dense.traverse(0).gates[2];
-        let (moved, stayed) =
-            (forward(&dense, false).0.streams, forward(&skipping, false).0.streams);
+        let (moved, stayed) = (
+            forward(&dense, false).0.state[0].clone(),
+            forward(&skipping, false).0.state[0].clone(),
+        );
         for (i, (moved, stayed)) in moved.chunks(3).zip(stayed.chunks(3)).enumerate() {
             assert_eq!(stayed, narrow(streams[i]));
             let length = |x: &dyn Fn(usize) -> f64| (0..3).map(|j| x(j) * x(j)).sum::<f64>().sqrt();
@@ -255,7 +257,7 @@ fn inversion_agrees_with_copies_where_many_skip() {
         let inverted = run(&chain, &forms);
         chain.settings.memory = Memory::Exact;
         let exact = run(&chain, &forms);
-        assert_eq!(inverted.answers, exact.answers);
+        assert_eq!(inverted.outputs, exact.outputs);
         let error = gradient_error(&inverted, &exact);
         assert!(error < 1e-5, "{gate:?}: {error}");
         assert_eq!(exact.first_stream, narrow(&chain.writes[0]));
@@ -284,11 +286,9 @@ fn the_portable_form_skips_the_same() {
     for gate in GATES {
         let chain = chain(gate, 40, Some(Skip { shrink: 1.0, ..hard(THRESHOLD) }));
         let forms = forms(&chain);
-        use_portable(true);
-        let portable = run(&chain, &forms);
-        use_portable(false);
-        let best = run(&chain, &forms);
-        for (portable, best) in portable.answers.iter().zip(&best.answers) {
+        let portable = run_in(Form::Portable, &chain, &forms);
+        let best = run_in(Form::best(), &chain, &forms);
+        for (portable, best) in portable.outputs.iter().zip(&best.outputs) {
             assert!(error(portable, best) < 1e-6);
         }
         assert!(gradient_error(&portable, &best) < 1e-5);
@@ -302,7 +302,7 @@ fn a_junction_that_decides_takes_the_gate_of_the_next_one() {
         let mgr = Mgr::new(chain.settings.clone(), JUNCTIONS, true);
         let (width, biases) = (WIDTH, STREAMS + usize::from(gate == Gate::Competitive));
         for (k, params) in chain.params().iter().enumerate() {
-            assert_eq!(mgr.parameters(k), params.len(), "junction {k}");
+            assert_eq!(mgr.params(k), params.len(), "junction {k}");
             let next = if (STREAMS - 1..JUNCTIONS - 1).contains(&k) { width + biases } else { 0 };
             assert_eq!(params.len(), own(&chain, k) + next, "junction {k}");
         }

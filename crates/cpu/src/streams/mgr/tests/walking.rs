@@ -6,7 +6,7 @@ use crate::streams::reference::Case;
 const JUNCTIONS: usize = 8;
 
 #[test]
-fn one_token_at_a_time_gets_the_same_answers() {
+fn one_token_at_a_time_gets_the_same_outputs() {
     // Gates are about 0.05, so that some tokens skip.
     let threshold = Skip { shrink: 0.5, ..Skip::hard(vec![0.088; JUNCTIONS - 1]) };
     for gate in GATES {
@@ -17,11 +17,11 @@ fn one_token_at_a_time_gets_the_same_answers() {
             let case = Case {
                 tokens: 20,
                 width: 37,
-                d_inputs: writes.clone(),
+                d_outputs: writes.clone(),
                 writes,
                 params: chain.params(),
             };
-            case.check_walk(|| Mgr::new(settings.clone(), JUNCTIONS, false));
+            case.check_decode(|| Mgr::new(settings.clone(), JUNCTIONS, false));
         }
     }
 }

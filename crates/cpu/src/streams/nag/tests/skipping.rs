@@ -40,7 +40,7 @@ fn only(case: &Case, tokens: &[usize]) -> Case {
         width: case.width,
         writes: case.writes.iter().map(pick).collect(),
         params: case.params.clone(),
-        d_inputs: case.d_inputs.iter().map(pick).collect(),
+        d_outputs: case.d_outputs.iter().map(pick).collect(),
     }
 }
 

@@ -1,0 +1,62 @@
+//! How a request can fail.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why something of a repository cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    /// No answer: no network, no such host, a connection that broke or stood still.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The cache does not hold it, and nothing may be fetched.
+    #[error("the local cache does not hold it")]
+    NotCached,
+    /// The server does not know who asks, or hides what there is.
+    #[error("the server asks for a token")]
+    Unauthorized,
+    /// The token does not open it.
+    #[error("the server forbids it")]
+    Forbidden,
+    #[error("there is no such repository")]
+    NoRepository,
+    #[error("there is no revision {0}")]
+    NoRevision(String),
+    #[error("there is no such file or folder")]
+    NoEntry,
+    /// Any other answer that is not a success.
+    #[error("the server answers {status} to {url}{}{message}", if message.is_empty() { "" } else { ": " })]
+    Refused { status: u16, url: String, message: String },
+    /// An answer that makes no sense.
+    #[error("the answer of {url} cannot be used: {reason}")]
+    Unusable { url: String, reason: String },
+    /// A setting that makes no sense.
+    #[error("{name} is `{value}`, but must be {must}")]
+    Setting { name: &'static str, value: String, must: &'static str },
+    /// The cache cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    /// Another process fetches the same file.
+    #[error("{} is locked: another process fetches the same file; wait for it", path.display())]
+    Busy { path: PathBuf },
+}
+
+impl RequestError {
+    /// Whether it may be gone in a moment: then it pays to ask again, and what was fetched earlier will do.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 429 | 500 | 502 | 503 | 504),
+            _ => false,
+        }
+    }
+}
+
+/// Says what was tried on which file of the cache.
+pub(super) fn io_error(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> RequestError + use<> {
+    let path = path.to_owned();
+    move |source| RequestError::Io { action, path, source }
+}

@@ -1,0 +1,94 @@
+//! Parameters and gradients of a model by name.
+
+use super::Decoder;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+use hadal_kernels::{change_values, read_back, take_gradient};
+use hadal_residual::Weights;
+use std::collections::HashMap;
+use std::mem;
+
+impl Decoder {
+    /// Every parameter's elements by name.
+    ///
+    /// # Panics
+    /// If they cannot be read back from their device.
+    pub fn parameters(&self) -> Vec<(String, Vec<f32>)> {
+        self.collect(|tensor| Some(tensor.elements()))
+    }
+
+    /// Changes every parameter's elements by name. They are changed where they are, unless a clone of
+    /// the model or the graph of a loss holds them too.
+    pub fn change_parameters(&mut self, change: impl FnMut(&str, &mut [f32])) {
+        // Mapping consumes a model. What stands in for it meanwhile has no values yet, while a clone
+        // would hold on to those that are to change.
+        let stand_in = Self::declare(&self.config, Weights::fresh(0, &self.embed.device()));
+        let decoder = mem::replace(self, stand_in);
+        let declared = decoder.declared.clone();
+        let names = declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
+        *self = decoder.map(&mut Changer { names, change });
+    }
+
+    /// The gradient of every parameter that has one, by name.
+    pub fn gradients(&self, mut gradients: Gradients) -> Vec<(String, Vec<f32>)> {
+        self.collect(|tensor| tensor.gradient(&mut gradients))
+    }
+
+    fn collect(
+        &self,
+        take: impl FnMut(&dyn AnyTensor) -> Option<Vec<f32>>,
+    ) -> Vec<(String, Vec<f32>)> {
+        let names = self.declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
+        let mut collector = Collector { names, take, found: Vec::new() };
+        self.visit(&mut collector);
+        collector.found
+    }
+}
+
+/// A parameter of any rank.
+trait AnyTensor {
+    fn elements(&self) -> Vec<f32>;
+    fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>>;
+}
+
+impl<const D: usize> AnyTensor for Tensor<D> {
+    fn elements(&self) -> Vec<f32> {
+        read_back(self.clone()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>> {
+        take_gradient(self, gradients)
+    }
+}
+
+struct Changer<'a, F> {
+    names: HashMap<u64, &'a str>,
+    change: F,
+}
+
+impl<F: FnMut(&str, &mut [f32])> ModuleMapper for Changer<'_, F> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.names.get(&param.id.val()) {
+            None => param,
+            Some(name) => {
+                param.map(|tensor| change_values(tensor, |values| (self.change)(name, values)))
+            }
+        }
+    }
+}
+
+struct Collector<'a, F> {
+    names: HashMap<u64, &'a str>,
+    take: F,
+    found: Vec<(String, Vec<f32>)>,
+}
+
+impl<F: FnMut(&dyn AnyTensor) -> Option<Vec<f32>>> ModuleVisitor for Collector<'_, F> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(name) = self.names.get(&param.id.val())
+            && let Some(values) = (self.take)(&param.val())
+        {
+            self.found.push(((*name).to_owned(), values));
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Multi-Gate Residuals: n streams, gated writes, attention-pooled reads.
+//!
+//! Stream 1 is the embedding and the first n-1 sub-layers append theirs. From then on every stream
+//! moves towards the write by its own gate, `s'_i = s_i + beta_i (f - s_i)`, with
+//! `u_i = w . rms(s_i) / sqrt(d)` and (Eq. 2, 3)
+//!
+//! - independent: `beta_i = sigmoid(u_i + b_i)`
+//! - competitive: `beta_i = exp(u_i + b_i) / (exp(b_0) + sum_j exp(u_j + b_j))`
+//!
+//! A reader pools the streams, `h = sum_i softmax_i(w . rms(s_i) / sqrt(d)) s_i` (Eq. 1). No stream
+//! can grow beyond the largest write, and every update can be undone. Gates start nearly closed, by
+//! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
+
+use crate::fused::{Fused, FusedOptions, Junction, gain, join, readers};
+use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
+use crate::pool::{Pooled, Source, pool};
+use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
+use crate::residual::{Read, Residual};
+use crate::site::{Dimensions, Site};
+use crate::skip::{
+    SkippedKeys, Skipping, StepMode, Thresholds, Verdict, is_default, judge, skipped,
+};
+use crate::traversal::Traversal;
+use crate::weights::{Init, Weights};
+use burn::module::{Module, Param};
+use burn::tensor::{
+    Bool, Tensor,
+    activation::{sigmoid, softmax},
+};
+use hadal_cpu::Route;
+use hadal_cpu::streams::Skip;
+use hadal_cpu::streams::mgr::{self, Gate, Mgr, Settings};
+use serde::{Deserialize, Serialize};
+
+/// How gates relate to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MultiGateKind {
+    /// Each stream decides for itself.
+    Independent,
+    /// Streams and a forget logit share one softmax.
+    #[default]
+    Competitive,
+}
+
+/// How Eq. 14 is read for the independent gate, where the paper contradicts itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IndependentStart {
+    /// As printed, `b = -ln(X - n)`, which opens the gates to `1 / (1 + X - n)`.
+    #[default]
+    Literal,
+    /// As derived, with n = 1: `b = -ln(X - 1)`, which opens the gates to `1 / X`.
+    Derived,
+}
+
+/// Settings of [`MultiGate`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MultiGateConfig {
+    /// Number of streams.
+    pub streams: usize,
+    /// How gates relate to each other.
+    pub gate: MultiGateKind,
+    /// How the independent gate starts; without effect on the competitive one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub independent_start: IndependentStart,
+    /// Tokens whose widest gate is smaller than this skip the sub-layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_threshold: Option<Thresholds>,
+    /// What share of the threshold is taken off the widest gate of those who run, the others following.
+    #[serde(skip_serializing_if = "is_default")]
+    pub skip_shrink: f64,
+    /// What becomes of the keys of tokens that skip an attention.
+    #[serde(skip_serializing_if = "is_default")]
+    pub skip_kv: SkippedKeys,
+}
+
+impl Default for MultiGateConfig {
+    fn default() -> Self {
+        Self {
+            streams: 4,
+            gate: MultiGateKind::default(),
+            independent_start: IndependentStart::default(),
+            skip_threshold: None,
+            skip_shrink: 0.0,
+            skip_kv: SkippedKeys::Keep,
+        }
+    }
+}
+
+/// Beyond twice the deepest model, where every sub-layer would have a stream of its own.
+const MOST_STREAMS: usize = 16_384;
+
+impl MultiGateConfig {
+    /// Sub-layers that gate instead of appending.
+    fn gated(&self, dimensions: &Dimensions) -> usize {
+        dimensions.sites().saturating_sub(self.streams - 1)
+    }
+
+    /// X of Eq. 14: the inverse of the initial gate.
+    fn inverse_gate(&self, dimensions: &Dimensions) -> f64 {
+        (self.gated(dimensions) as f64 / 21.0).sqrt() * (3f64.exp() + 1.0)
+    }
+
+    /// The n that enters Eq. 14.
+    fn competitors(&self) -> f64 {
+        match (self.gate, self.independent_start) {
+            (MultiGateKind::Independent, IndependentStart::Derived) => 1.0,
+            _ => self.streams as f64,
+        }
+    }
+
+    /// `ln(X - n)` of Eq. 14; zero where it does not exist, which only matters to models whose weights are
+    /// made up: fresh ones are refused there.
+    fn initial_logit(&self, dimensions: &Dimensions) -> f64 {
+        let rest = self.inverse_gate(dimensions) - self.competitors();
+        if rest > 0.0 { rest.ln() } else { 0.0 }
+    }
+}
+
+impl PolicyConfig for MultiGateConfig {
+    type Policy = MultiGate;
+
+    fn about(&self) -> About {
+        About {
+            kind: "mgr",
+            summary: "n streams with gated writes and attention-pooled reads; bounded and invertible",
+            equation: "h = sum_i softmax_i(w.rms(s_i)/sqrt(d)) s_i; s'_i = s_i + beta_i (F_l(h) - s_i)",
+            state: "n d",
+            parameters: "d L + (d + n [+ 1]) (L - n + 1)",
+            paper: "Multi-Gate Residuals 2026, arXiv 2605.23259",
+        }
+    }
+
+    fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
+        check_streams(self, self.streams, MOST_STREAMS)?;
+        self.skipping().map_or(Ok(()), |skipping| skipping.check(self, dimensions))
+    }
+
+    fn can_skip(&self) -> bool {
+        true
+    }
+
+    fn skipping(&self) -> Option<Skipping> {
+        let thresholds = self.skip_threshold.clone()?;
+        Some(Skipping { thresholds, shrink: self.skip_shrink, keys: self.skip_kv })
+    }
+
+    fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
+        (self.skip_threshold, self.skip_shrink, self.skip_kv) = Skipping::fields(skipping);
+        Ok(())
+    }
+
+    /// They fill the streams.
+    fn always_run(&self) -> usize {
+        self.streams.saturating_sub(1)
+    }
+
+    fn check_start(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
+        let (x, n) = (self.inverse_gate(dimensions), self.competitors());
+        if self.gated(dimensions) == 0 || x > n {
+            return Ok(());
+        }
+        Err(self.refuse(format!(
+            "{} streams leave {} gated sub-layers in {} blocks, and Eq. 14 has no initial gate there: \
+             sqrt({}/21) (e^3 + 1) = {x:.2} must exceed {n}; use fewer streams or more blocks",
+            self.streams,
+            self.gated(dimensions),
+            dimensions.blocks,
+            self.gated(dimensions),
+        )))
+    }
+
+    fn cost(&self, dimensions: &Dimensions) -> Cost {
+        let (d, sites, n) =
+            (dimensions.width as u64, dimensions.sites() as u64, self.streams as u64);
+        let gated = self.gated(dimensions) as u64;
+        // Readers see the streams present: 2, .. n, then always n. One RMS per changed stream.
+        let read: u64 = (1..=sites).map(|l| n.min(l + 1)).sum();
+        let changed = 1 + (sites - gated) + gated * n;
+        Cost {
+            flops: read * 4 * d
+                + gated * n * 5 * d
+                + changed * 2 * d
+                + sites * Cost::norm(d)
+                + Cost::norm(d),
+            state: n.min(sites + 1) * d,
+            // Inversion keeps each write and the gates, not the streams; plain autodiff keeps all.
+            saved: (read + sites) * d,
+        }
+    }
+
+    fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
+        if self.gated(dimensions) == 0 || self.check_start(dimensions).is_err() {
+            return Vec::new();
+        }
+        let (x, n) = (self.inverse_gate(dimensions), self.streams as f64);
+        let first = self.streams - 1;
+        match self.gate {
+            MultiGateKind::Competitive => vec![
+                InitialGate::alike("beta", first, dimensions, 1.0 / x),
+                InitialGate::alike("forget", first, dimensions, 1.0 - n / x),
+            ],
+            MultiGateKind::Independent => {
+                let beta = 1.0 / (1.0 + x - self.competitors());
+                vec![InitialGate::alike("beta", first, dimensions, beta)]
+            }
+        }
+    }
+
+    fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> MultiGate {
+        let sites = dimensions.sites();
+        let start = self.initial_logit(dimensions) as f32;
+        MultiGate {
+            norms: sub_layer_norms(dimensions, weights),
+            queries: (1..sites).map(|l| query(&l.to_string(), dimensions, weights)).collect(),
+            out: query("out", dimensions, weights),
+            gates: (self.streams - 1..sites)
+                .map(|l| StreamGate::new(self, l, start, dimensions, weights))
+                .collect(),
+            final_norm: final_norm(dimensions, weights),
+            streams: self.streams,
+            eps: dimensions.norm_eps,
+            skipping: self.skipping(),
+        }
+    }
+}
+
+fn query(place: &str, dimensions: &Dimensions, weights: &mut Weights) -> Param<Tensor<1>> {
+    weights.param(format!("residual.{place}.pool.weight"), [dimensions.width], Init::ZEROS)
+}
+
+/// How much of a write each stream takes.
+#[derive(Module, Debug)]
+pub(crate) struct StreamGate {
+    weight: Param<Tensor<1>>,
+    bias: Param<Tensor<1>>,
+    #[module(skip)]
+    kind: MultiGateKind,
+}
+
+impl StreamGate {
+    fn new(
+        config: &MultiGateConfig,
+        site: usize,
+        start: f32,
+        dimensions: &Dimensions,
+        weights: &mut Weights,
+    ) -> Self {
+        let n = config.streams;
+        let bias = match config.gate {
+            MultiGateKind::Independent => vec![-start; n],
+            MultiGateKind::Competitive => {
+                // The forget logit alone holds the gates down.
+                let mut bias = vec![0.0; n + 1];
+                bias[0] = start;
+                bias
+            }
+        };
+        let name = |part: &str| format!("residual.{site}.gate.{part}");
+        Self {
+            weight: weights.param(name("weight"), [dimensions.width], Init::ZEROS),
+            bias: weights.param(name("bias"), [bias.len()], Init::Values(bias)),
+            kind: config.gate,
+        }
+    }
+
+    /// # Shapes
+    /// - output: `[B, T, n]`
+    fn forward(&self, streams: &[Source]) -> Tensor<3> {
+        let n = streams.len();
+        let query = scaled(&self.weight);
+        let u = Tensor::cat(streams.iter().map(|s| s.score(query.clone())).collect(), 2);
+        match self.kind {
+            MultiGateKind::Independent => sigmoid(u + self.bias.val().unsqueeze()),
+            MultiGateKind::Competitive => {
+                let [batch, time, _] = u.dims();
+                let bias = self.bias.val();
+                let forget = bias.clone().narrow(0, 0, 1).unsqueeze::<3>().expand([batch, time, 1]);
+                let logits = u + bias.narrow(0, 1, n).unsqueeze();
+                softmax(Tensor::cat(vec![forget, logits], 2), 2).narrow(2, 1, n)
+            }
+        }
+    }
+}
+
+/// A query with MGR's `1/sqrt(d)` taken in.
+fn scaled(query: &Param<Tensor<1>>) -> Tensor<1> {
+    let query = query.val();
+    let kappa = 1.0 / (query.dims()[0] as f64).sqrt();
+    query * kappa
+}
+
+/// `h = sum_i alpha_i s_i; s'_i = s_i + beta_i (F_l(h) - s_i)`.
+#[derive(Module, Debug)]
+pub struct MultiGate {
+    norms: Vec<RmsNorm>,
+    /// Of every sub-layer but the first, which reads the embedding.
+    queries: Vec<Param<Tensor<1>>>,
+    out: Param<Tensor<1>>,
+    /// Of every sub-layer after the streams are filled.
+    gates: Vec<StreamGate>,
+    final_norm: RmsNorm,
+    streams: usize,
+    eps: f64,
+    #[module(skip)]
+    skipping: Option<Skipping>,
+}
+
+/// How far each stream goes towards a write, and who stays.
+pub struct Opening {
+    /// `[B, T, n]`
+    gates: Tensor<3>,
+    /// `[B, T, 1]`
+    skipped: Option<Tensor<3, Bool>>,
+}
+
+impl MultiGate {
+    fn rule(&self, sites: impl Iterator<Item = Site>, mode: &StepMode) -> Option<Skip> {
+        Some(self.skipping.as_ref()?.rule(sites, &mode.forced))
+    }
+
+    /// Closes gates by the rule, and says who runs.
+    fn decide(
+        &self,
+        site: Site,
+        gates: Tensor<3>,
+        traversal: &mut Traversal,
+    ) -> (Opening, Option<Route>) {
+        let sites = self.norms.len();
+        let Some(rule) = self.rule((0..sites).map(Site::new), traversal.mode) else {
+            return (Opening { gates, skipped: None }, None);
+        };
+        let widest = gates.clone().max_dim(2);
+        let Verdict { route, taken_off } = judge(&rule, site, &widest);
+        let skipped = route.as_ref().map(|route| skipped(route, &widest));
+        show(traversal, Place::Site(site), Signal::Skipped, || match &skipped {
+            Some(skipped) => skipped.clone().float(),
+            None => widest.zeros_like(),
+        });
+        let gates = match taken_off {
+            Some(taken_off) => gates * ((widest.clone() - taken_off) / widest),
+            None => gates,
+        };
+        (Opening { gates, skipped }, route)
+    }
+
+    fn gate(&self, site: Site) -> Option<&StreamGate> {
+        self.gates.get(site.index.checked_sub(self.streams - 1)?)
+    }
+}
+
+impl Residual for MultiGate {
+    /// At most n streams; fewer while they are being filled.
+    type State = Vec<Source>;
+    /// Nothing while streams are being filled.
+    type Ticket = Option<Opening>;
+
+    fn open(&self, embedding: Tensor<3>) -> Vec<Source> {
+        vec![Source::new(embedding, self.eps)]
+    }
+
+    fn read(
+        &self,
+        site: Site,
+        streams: &Vec<Source>,
+        traversal: &mut Traversal,
+    ) -> Read<Option<Opening>> {
+        let place = Place::Site(site);
+        let h = match site.index.checked_sub(1) {
+            None => streams[0].value.clone(),
+            Some(query) => {
+                let Pooled { value, weights } = pool(streams, scaled(&self.queries[query]));
+                show_per_stream(traversal, place, Signal::PoolWeights, || weights);
+                value
+            }
+        };
+        let gates = self.gate(site).map(|gate| gate.forward(streams));
+        show(traversal, place, Signal::Reading, || h.clone());
+        if let Some(gates) = &gates {
+            show_per_stream(traversal, place, Signal::Gates, || gates.clone());
+        }
+        let decision = gates.map(|gates| self.decide(site, gates, traversal));
+        let (ticket, route) = decision.map_or((None, None), |(open, route)| (Some(open), route));
+        Read { input: self.norms[site.index].forward(h), route, ticket }
+    }
+
+    fn write(
+        &self,
+        site: Site,
+        mut streams: Vec<Source>,
+        opening: Option<Opening>,
+        output: Tensor<3>,
+        traversal: &mut Traversal,
+    ) -> Vec<Source> {
+        match opening {
+            None => streams.push(Source::new(output, self.eps)),
+            Some(Opening { gates, skipped }) => {
+                for (i, stream) in streams.iter_mut().enumerate() {
+                    let s = stream.value.clone();
+                    let step = gates.clone().narrow(2, i, 1) * (output.clone() - s.clone());
+                    let moved = s.clone() + step;
+                    let moved = match &skipped {
+                        Some(skipped) => moved.mask_where(skipped.clone().expand(s.dims()), s),
+                        None => moved,
+                    };
+                    *stream = Source::new(moved, self.eps);
+                }
+            }
+        }
+        show_streams(traversal, Place::Site(site), Signal::Streams, || {
+            Tensor::stack(streams.iter().map(|s| s.value.clone()).collect(), 2)
+        });
+        streams
+    }
+
+    /// Later gates expect every stream to be there.
+    fn required_because(&self, site: Site) -> Option<&'static str> {
+        (site.index < self.streams - 1 && !self.gates.is_empty())
+            .then_some("it fills one of the streams that all later gates expect")
+    }
+
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        let params = junctions.iter().map(|junction| {
+            let mut parts = Vec::new();
+            if let Some(gate) = junction.from.and_then(|site| self.gate(site)) {
+                parts.extend([scaled(&gate.weight), gate.bias.val()]);
+            }
+            if junction.from.is_some() {
+                parts.push(scaled(match junction.to {
+                    Place::Out => &self.out,
+                    Place::Site(site) => &self.queries[site.index - 1],
+                }));
+            }
+            parts.push(gain(&self.norms, &self.final_norm, junction.to));
+            // Who runs the next sub-layer is decided by its gates, before it runs.
+            if self.skipping.is_some()
+                && let Place::Site(site) = junction.to
+                && let Some(gate) = self.gate(site)
+            {
+                parts.extend([scaled(&gate.weight), gate.bias.val()]);
+            }
+            join(parts)
+        });
+        let params: Vec<_> = params.collect();
+        let gate = match self.gates.first().map(|gate| gate.kind) {
+            Some(MultiGateKind::Independent) => Gate::Independent,
+            _ => Gate::Competitive,
+        };
+        let settings = Settings {
+            width: self.out.dims()[0],
+            eps: self.eps as f32,
+            streams: self.streams,
+            gate,
+            memory: match options.memory.kept_share {
+                Some(share) => mgr::Memory::Inversion { share },
+                None => mgr::Memory::Exact,
+            },
+            skip: self.rule(readers(junctions), options.mode),
+        };
+        let stream = Box::new(Mgr::new(settings, junctions.len(), options.keep));
+        Some(Fused { stream, params })
+    }
+
+    fn set_skipping(&mut self, skipping: Option<Skipping>) {
+        self.skipping = skipping;
+    }
+
+    fn close(&self, streams: Vec<Source>, traversal: &mut Traversal) -> Tensor<3> {
+        let Pooled { value, weights } = pool(&streams, scaled(&self.out));
+        show(traversal, Place::Out, Signal::Reading, || value.clone());
+        show_per_stream(traversal, Place::Out, Signal::PoolWeights, || weights);
+        self.final_norm.forward(value)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,596 @@
+//! Oracles N1 to N14 and M1 to M8 of the norm-agnostic stream.
+
+use super::*;
+use crate::probe::Recorder;
+use crate::residual::SubLayers;
+use crate::testing::{
+    Stand, assert_close, assert_near, chosen, dimensions, normal, random, traverse, values, watched,
+};
+use burn::tensor::Device;
+
+fn dense() -> NormAgnosticConfig {
+    NormAgnosticConfig { directions: 4, ..Default::default() }
+}
+
+fn skipping(threshold: f64) -> NormAgnosticConfig {
+    NormAgnosticConfig { skip_threshold: Some(Thresholds::One(threshold)), ..dense() }
+}
+
+/// Embeddings as NAG's table holds them: every row has mean zero.
+fn centred(shape: [usize; 3]) -> Tensor<3> {
+    let embedding = normal("embedding", shape);
+    embedding.clone() - embedding.mean_dim(2)
+}
+
+/// Every value of a signal, in the order of the traversal.
+fn all(seen: &Recorder, signal: Signal) -> Vec<Tensor<4>> {
+    let of_signal = seen.seen.iter().filter(|(_, kind, _)| *kind == signal);
+    of_signal.map(|(_, _, value)| value.clone()).collect()
+}
+
+/// The vectors of the last axis in double precision, so that the checks add no rounding.
+fn rows<const D: usize>(tensor: Tensor<D>) -> Vec<Vec<f64>> {
+    let width = tensor.dims()[D - 1];
+    let wide: Vec<f64> = values(tensor).into_iter().map(f64::from).collect();
+    wide.chunks(width).map(<[f64]>::to_vec).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn length(a: &[f64]) -> f64 {
+    dot(a, a).sqrt()
+}
+
+/// Kahan's formula, because the arc cosine of a number near one loses half of its digits.
+fn angle(a: &[f64], b: &[f64]) -> f64 {
+    let (of_a, of_b) = (length(a), length(b));
+    let apart: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / of_a - b / of_b).collect();
+    let along: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / of_a + b / of_b).collect();
+    2.0 * length(&apart).atan2(length(&along))
+}
+
+/// The lanes behind the first sub-layer if it returns `output`.
+fn after_one(policy: &NormAgnostic, embedding: Tensor<3>, output: Tensor<3>) -> Lanes {
+    let site = Site::new(0);
+    let lanes = policy.open(embedding);
+    let turn = policy.read(site, &lanes, &mut Traversal::default()).ticket;
+    policy.write(site, lanes, turn, output, &mut Traversal::default())
+}
+
+#[test]
+fn entry_splits_the_embedding_into_direction_and_log_norm() {
+    let policy = chosen(&dense(), &dimensions(2, 1), |name, _| {
+        (name == "residual.log_gain").then(|| vec![0.25])
+    });
+    let lanes = policy.open(Tensor::from_floats([[[3.0, 4.0]]], &Device::flex()));
+    let norm = 12.5f32.sqrt();
+    assert_near(&values(lanes.direction), &[3.0 / norm, 4.0 / norm], 1e-6);
+    assert_near(&values(lanes.log_norm), &[norm.ln() + 0.25], 1e-6);
+}
+
+#[test]
+fn the_direction_has_unit_mean_square_at_every_depth() {
+    let dimensions = dimensions(16, 16);
+    let policy = random(&dense(), &dimensions);
+    let mut seen = Recorder::of(&[Signal::Reading]);
+    watched(&policy, normal("embedding", [2, 3, 16]) * 7.0, &dimensions, &mut seen);
+    assert_eq!(seen.seen.len(), 33);
+    for (_, _, direction) in seen.seen {
+        assert_near(&values(direction.square().mean_dim(3)), &[1.0; 6], 1e-5);
+    }
+}
+
+#[test]
+fn the_turning_part_is_orthogonal_and_as_long_as_the_direction() {
+    for r in [centred([2, 3, 16]), normal("embedding", [2, 3, 16])] {
+        let r = rms(r, 0.0);
+        let u = turning_part(normal("write", [2, 3, 16]) * 5.0, r.clone());
+        for (u, r) in rows(u).iter().zip(rows(r)) {
+            assert!(dot(u, &r).abs() < 1e-5 * 16.0, "not orthogonal: {}", dot(u, &r));
+            assert!((dot(u, u) / 16.0 - 1.0).abs() < 1e-5, "length {}", length(u));
+        }
+    }
+}
+
+#[test]
+fn a_sub_layer_turns_by_the_arc_tangent_of_its_gain() {
+    let dimensions = dimensions(16, 4);
+    let policy = random(&dense(), &dimensions);
+    let mut seen = Recorder::of(&[Signal::Reading, Signal::Gain]);
+    watched(&policy, centred([2, 3, 16]), &dimensions, &mut seen);
+    let (directions, gains) = (all(&seen, Signal::Reading), all(&seen, Signal::Gain));
+    for (pair, gain) in directions.windows(2).zip(gains) {
+        let gains = values(gain);
+        for (t, gain) in gains.into_iter().map(f64::from).enumerate() {
+            let (before, after) = (&rows(pair[0].clone())[t], &rows(pair[1].clone())[t]);
+            // Both are vectors of f32, whose directions are good to about 1e-7.
+            assert!((angle(before, after) - gain.abs().atan()).abs() < 2e-6);
+            let cosine = dot(before, after) / length(before) / length(after);
+            assert!((cosine - 1.0 / (1.0 + gain * gain).sqrt()).abs() < 2e-6);
+        }
+    }
+}
+
+#[test]
+fn the_norm_lane_grows_by_the_length_of_the_turn() {
+    let dimensions = dimensions(16, 4);
+    let policy = random(&dense(), &dimensions);
+    let embedding = centred([2, 3, 16]);
+    let mut seen = Recorder::of(&[Signal::LogNorm, Signal::Gain]);
+    watched(&policy, embedding.clone(), &dimensions, &mut seen);
+    let mut expected = values(policy.open(embedding).log_norm);
+    for (gain, after) in all(&seen, Signal::Gain).into_iter().zip(all(&seen, Signal::LogNorm)) {
+        for (s, g) in expected.iter_mut().zip(values(gain)) {
+            *s += 0.5 * (1.0 + g * g).ln();
+        }
+        assert_near(&values(after), &expected, 1e-5);
+    }
+}
+
+#[test]
+fn the_lanes_carry_what_an_additive_stream_would_hold() {
+    let dimensions = dimensions(16, 64);
+    let policy = random(&dense(), &dimensions);
+    let embedding = centred([1, 3, 16]);
+    let mut seen = Recorder::of(&[Signal::Gain, Signal::Write]);
+    let out = watched(&policy, embedding.clone(), &dimensions, &mut seen);
+
+    let log_gain = f64::from(values(policy.log_gain.val())[0]);
+    let mut streams = rows(embedding);
+    streams.iter_mut().flatten().for_each(|x| *x *= log_gain.exp());
+    // The writes are replayed: recomputing them would let rounding choose other directions.
+    let (gains, writes) = (all(&seen, Signal::Gain), all(&seen, Signal::Write));
+    assert_eq!(writes.len(), 128);
+    for (gain, write) in gains.into_iter().zip(writes) {
+        let gains = values(gain);
+        for ((stream, gain), write) in streams.iter_mut().zip(gains).zip(rows(write)) {
+            let mean = write.iter().sum::<f64>() / 16.0;
+            let mut part: Vec<f64> = write.iter().map(|f| f - mean).collect();
+            let along = dot(&part, stream) / dot(stream, stream);
+            part.iter_mut().zip(&*stream).for_each(|(q, x)| *q -= along * x);
+            let scale = f64::from(gain) * length(stream) / length(&part);
+            stream.iter_mut().zip(part).for_each(|(x, q)| *x += scale * q);
+        }
+    }
+    // 128 roundings of the log-norm, which is about 5, and as many of the direction.
+    for (out, stream) in rows(out).iter().zip(streams) {
+        for (out, x) in out.iter().zip(&stream) {
+            assert!((out * 16.0 - x).abs() < 3e-5 * length(&stream), "{} is not {x}", out * 16.0);
+        }
+    }
+}
+
+#[test]
+fn fully_open_gates_grow_the_norm_by_the_root_of_the_depth() {
+    let dimensions = dimensions(8, 64);
+    let policy = chosen(&dense(), &dimensions, |name, shape| {
+        // Sigmoids of 100 are one, and so is every power of them.
+        let value = match name.rsplit('.').next() {
+            Some("bias") => 100.0,
+            Some("sharpness") => 3.0,
+            _ => return None,
+        };
+        Some(vec![value; shape.iter().product()])
+    });
+    let embedding = centred([1, 2, 8]);
+    let entry = values(policy.open(embedding.clone()).log_norm);
+    let mut seen = Recorder::of(&[Signal::LogNorm]);
+    watched(&policy, embedding, &dimensions, &mut seen);
+    for (n, log_norm) in all(&seen, Signal::LogNorm).into_iter().take(128).enumerate() {
+        for (after, entry) in values(log_norm).into_iter().zip(&entry) {
+            let ratio = f64::from(after - entry).exp();
+            let expected = ((n + 2) as f64).sqrt();
+            assert!((ratio / expected - 1.0).abs() < 1e-5, "{ratio} is not {expected}");
+        }
+    }
+}
+
+#[test]
+fn the_size_of_a_write_does_not_matter() {
+    let policy = random(&dense(), &dimensions(16, 1));
+    let (embedding, write) = (centred([2, 3, 16]), normal("write", [2, 3, 16]));
+    let plain = after_one(&policy, embedding.clone(), write.clone());
+    for size in [1e-3, 37.0] {
+        let scaled = after_one(&policy, embedding.clone(), write.clone() * size);
+        assert_close(scaled.direction, plain.direction.clone(), 2e-6);
+        assert_eq!(values(scaled.log_norm), values(plain.log_norm.clone()));
+    }
+}
+
+#[test]
+fn an_opposite_write_turns_the_other_way() {
+    let policy = random(&dense(), &dimensions(16, 1));
+    let (embedding, write) = (centred([2, 3, 16]), normal("write", [2, 3, 16]));
+    let there = after_one(&policy, embedding.clone(), write.clone());
+    let back = after_one(&policy, embedding.clone(), -write);
+    assert_eq!(values(there.log_norm), values(back.log_norm));
+    assert_ne!(values(there.direction.clone()), values(back.direction.clone()));
+    // The two turns are mirror images, so the old direction lies half-way.
+    let half_way = rms(there.direction + back.direction, 0.0);
+    assert_close(half_way, policy.open(embedding).direction, 2e-6);
+}
+
+#[test]
+fn a_constant_in_a_write_does_not_matter() {
+    let policy = random(&dense(), &dimensions(16, 1));
+    let (embedding, write) = (centred([2, 3, 16]), normal("write", [2, 3, 16]));
+    let plain = after_one(&policy, embedding.clone(), write.clone());
+    let shifted = after_one(&policy, embedding, write + 3.0);
+    assert_close(shifted.direction, plain.direction, 2e-6);
+    assert_eq!(values(shifted.log_norm), values(plain.log_norm));
+}
+
+#[test]
+fn a_write_along_the_direction_does_not_matter() {
+    let policy = random(&dense(), &dimensions(16, 1));
+    let (embedding, write) = (centred([2, 3, 16]), normal("write", [2, 3, 16]));
+    let plain = after_one(&policy, embedding.clone(), write.clone());
+    let along = policy.open(embedding.clone()).direction * 3.0;
+    let shifted = after_one(&policy, embedding, write + along);
+    assert_close(shifted.direction, plain.direction, 2e-6);
+    assert_eq!(values(shifted.log_norm), values(plain.log_norm));
+}
+
+#[test]
+fn a_louder_embedding_only_shifts_the_norm_lane() {
+    let dimensions = dimensions(16, 4);
+    let policy = random(&dense(), &dimensions);
+    let wanted = [Signal::Reading, Signal::LogNorm];
+    let (mut quiet, mut loud) = (Recorder::of(&wanted), Recorder::of(&wanted));
+    let embedding = centred([2, 3, 16]);
+    let quiet_out = watched(&policy, embedding.clone(), &dimensions, &mut quiet);
+    // Four is a power of two, so the directions agree bit for bit.
+    let loud_out = watched(&policy, embedding * 4.0, &dimensions, &mut loud);
+    for (quiet, loud) in all(&quiet, Signal::Reading).into_iter().zip(all(&loud, Signal::Reading)) {
+        assert_eq!(values(quiet), values(loud));
+    }
+    for (quiet, loud) in all(&quiet, Signal::LogNorm).into_iter().zip(all(&loud, Signal::LogNorm)) {
+        assert_close(loud, quiet + 4f64.ln(), 1e-6);
+    }
+    assert_close(loud_out, quiet_out * 4.0, 1e-5);
+}
+
+#[test]
+fn the_direction_of_a_centred_embedding_stays_centred() {
+    let dimensions = dimensions(16, 16);
+    let mut seen = Recorder::of(&[Signal::Reading]);
+    watched(&random(&dense(), &dimensions), centred([2, 3, 16]), &dimensions, &mut seen);
+    for (_, _, direction) in seen.seen {
+        let means = values(direction.mean_dim(3));
+        assert!(means.iter().all(|mean| mean.abs() < 2e-6), "{means:?}");
+    }
+}
+
+#[test]
+fn logits_lie_within_the_inverse_temperature_and_reach_it() {
+    let dimensions = dimensions(16, 3);
+    let mut seen = Recorder::of(&[Signal::Reading, Signal::LogNorm]);
+    let out = watched(&random(&dense(), &dimensions), centred([1, 3, 16]), &dimensions, &mut seen);
+    let directions = seen.get(Place::Out, Signal::Reading).unwrap();
+    let log_norms = values(seen.get(Place::Out, Signal::LogNorm).unwrap());
+    let table = rms(normal("table", [40, 16]), 0.0);
+    for ((out, direction), s) in rows(out).iter().zip(rows(directions)).zip(log_norms) {
+        let most = f64::from(s).exp();
+        assert!(rows(table.clone()).iter().all(|row| dot(row, out).abs() < most));
+        assert!((dot(&direction, out) / most - 1.0).abs() < 1e-5);
+    }
+}
+
+/// The modulation of a single site with `alpha = 1`.
+fn modulation(bias: [f32; 2], mix: [f32; 2], sharpness: f32) -> f32 {
+    let config = NormAgnosticConfig { directions: 2, ..Default::default() };
+    let policy = chosen(&config, &dimensions(2, 1), |name, _| match name {
+        "residual.0.alpha" => Some(vec![1.0]),
+        "residual.0.directions" => Some(vec![1.0, 0.0, 0.0, -1.0]),
+        "residual.0.bias" => Some(bias.to_vec()),
+        "residual.0.mix" => Some(mix.to_vec()),
+        "residual.0.sharpness" => Some(vec![sharpness]),
+        _ => None,
+    });
+    values(policy.sites[0].gain(Tensor::ones([1, 1, 2], &Device::flex())))[0]
+}
+
+#[test]
+fn the_modulation_is_a_power_of_a_mean_of_sigmoids() {
+    // The directions see 1 and -1. Sigmoids 1/2 and 3/4, weighed 1/4 and 3/4.
+    let (bias, mix) = ([-1.0, 1.0 + 3f32.ln()], [0.0, 3f32.ln()]);
+    let found = modulation(bias, mix, UNIT_SHARPNESS as f32);
+    assert!((found - 0.6875).abs() < 1e-6, "{found}");
+    let squared = (2f32.exp() - 1.0).ln();
+    let found = modulation(bias, mix, squared);
+    assert!((found - 0.6875 * 0.6875).abs() < 1e-6, "{found}");
+}
+
+#[test]
+fn a_vanishing_power_opens_every_gate() {
+    assert!((modulation([-6.0, -4.0], [0.0, 0.0], -30.0) - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn a_closed_gate_is_held_at_the_floor() {
+    let found = modulation([-200.0, -200.0], [0.0, 0.0], UNIT_SHARPNESS as f32);
+    assert!((found / 1e-6 - 1.0).abs() < 1e-4, "{found}");
+}
+
+#[test]
+fn modulations_lie_between_zero_and_one() {
+    let dimensions = dimensions(16, 4);
+    let policy = random(&dense(), &dimensions);
+    let mut seen = Recorder::of(&[Signal::Gain]);
+    watched(&policy, normal("embedding", [4, 8, 16]), &dimensions, &mut seen);
+    for (site, gains) in policy.sites.iter().zip(all(&seen, Signal::Gain)) {
+        let modulations = values(gains / site.alpha.val().unsqueeze());
+        assert!(modulations.iter().all(|m| 0.0 < *m && *m < 1.0), "{modulations:?}");
+    }
+}
+
+/// A policy whose parameters keep their gradients.
+fn trainable(config: &NormAgnosticConfig, dimensions: &Dimensions) -> NormAgnostic {
+    let mut draw =
+        |name: &str, shape: &[usize]| Some(values(normal(name, [shape.iter().product()]) * 0.5));
+    config.init(dimensions, &mut Weights::stored(&mut draw, &Device::flex().autodiff()))
+}
+
+/// Everything a sub-layer's turn depends on: log gain, alpha, sharpness, bias, mix, directions
+/// and embedding.
+type Point = [Vec<f64>; 7];
+
+/// The first sub-layer in double precision: `towards . r' + 0.7 s'`.
+fn weighed_lanes(point: &Point, matrix: &[f64], towards: &[f64]) -> f64 {
+    let [log_gain, alpha, sharpness, bias, mix, directions, embedding] = point;
+    let d = embedding.len();
+    let norm = length(embedding) / (d as f64).sqrt();
+    let r: Vec<f64> = embedding.iter().map(|e| e / norm).collect();
+    let column = |j| (0..d).map(move |i| matrix[i * d + j]).collect::<Vec<_>>();
+    let f: Vec<f64> = (0..d).map(|j| dot(&r, &column(j)).tanh()).collect();
+    let mean = f.iter().sum::<f64>() / d as f64;
+    let c: Vec<f64> = f.iter().map(|f| f - mean).collect();
+    let along = dot(&c, &r) / dot(&r, &r);
+    let q: Vec<f64> = c.iter().zip(&r).map(|(c, r)| c - along * r).collect();
+    let total: f64 = mix.iter().map(|mix| mix.exp()).sum();
+    let opening =
+        |(w, (b, mix)): (&[f64], (&f64, &f64))| mix.exp() / total / (1.0 + (-dot(w, &r) - b).exp());
+    let open: f64 = directions.chunks(d).zip(bias.iter().zip(mix)).map(opening).sum();
+    let gain = alpha[0] * open.powf((1.0 + sharpness[0].exp()).ln());
+    let turn = gain * (d as f64).sqrt() / length(&q);
+    let turned: Vec<f64> = r.iter().zip(&q).map(|(r, q)| r + turn * q).collect();
+    let grown = (1.0 + gain * gain).sqrt();
+    dot(towards, &turned) / grown + 0.7 * (norm.ln() + log_gain[0] + grown.ln())
+}
+
+#[test]
+fn gradients_of_a_sub_layer_are_its_slopes() {
+    const WIDTH: usize = 6;
+    let dimensions = dimensions(WIDTH, 1);
+    let policy = trainable(&dense(), &dimensions);
+    let embedding = centred([1, 1, WIDTH]).autodiff().require_grad();
+    let towards = normal("towards", [1, 1, WIDTH]);
+
+    let site = Site::new(0);
+    let lanes = policy.open(embedding.clone());
+    let Read { input, ticket, .. } = policy.read(site, &lanes, &mut Traversal::default());
+    let output = Stand::new(&dimensions).run(site, input, None);
+    let after = policy.write(site, lanes, ticket, output, &mut Traversal::default());
+    let loss = (after.direction * towards.clone()).sum() + (after.log_norm * 0.7).sum();
+
+    let gate = &policy.sites[0];
+    let flat = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
+    let mut point: Point = [
+        flat(values(policy.log_gain.val())),
+        flat(values(gate.alpha.val())),
+        flat(values(gate.sharpness.val())),
+        flat(values(gate.bias.val())),
+        flat(values(gate.mix.val())),
+        flat(values(gate.directions.val())),
+        flat(values(embedding.clone())),
+    ];
+    let towards = flat(values(towards));
+    let matrix = flat(values(normal("stand.0", [WIDTH, WIDTH])));
+    let matrix: Vec<f64> = matrix.iter().map(|w| w / (WIDTH as f64).sqrt()).collect();
+    let value = weighed_lanes(&point, &matrix, &towards);
+    assert!((f64::from(values(loss.clone())[0]) - value).abs() < 1e-5);
+
+    let gradients = loss.backward();
+    let found = [
+        values(policy.log_gain.val().grad(&gradients).unwrap()),
+        values(gate.alpha.val().grad(&gradients).unwrap()),
+        values(gate.sharpness.val().grad(&gradients).unwrap()),
+        values(gate.bias.val().grad(&gradients).unwrap()),
+        values(gate.mix.val().grad(&gradients).unwrap()),
+        values(gate.directions.val().grad(&gradients).unwrap()),
+        values(embedding.grad(&gradients).unwrap()),
+    ];
+    // The slopes come from double precision, so the tolerance is that of an f32 backward pass.
+    const STEP: f64 = 1e-5;
+    for (part, found) in found.iter().enumerate() {
+        let slopes: Vec<f32> = (0..found.len())
+            .map(|i| {
+                let start = point[part][i];
+                point[part][i] = start + STEP;
+                let above = weighed_lanes(&point, &matrix, &towards);
+                point[part][i] = start - STEP;
+                let below = weighed_lanes(&point, &matrix, &towards);
+                point[part][i] = start;
+                ((above - below) / (2.0 * STEP)) as f32
+            })
+            .collect();
+        assert_near(found, &slopes, 1e-4);
+    }
+}
+
+#[test]
+fn gradients_reach_every_gate_at_the_start() {
+    let dimensions = dimensions(16, 4);
+    let mut weights = Weights::fresh(7, &Device::flex().autodiff());
+    let policy = dense().init(&dimensions, &mut weights);
+    let out = traverse(&policy, centred([2, 3, 16]), &dimensions);
+    let gradients = (out * normal("towards", [2, 3, 16])).sum().backward();
+    let reached = |gradient: Vec<f32>| {
+        gradient.iter().all(|g| g.is_finite()) && gradient.iter().any(|g| *g != 0.0)
+    };
+    assert!(reached(values(policy.log_gain.val().grad(&gradients).unwrap())));
+    for (l, site) in policy.sites.iter().enumerate() {
+        for (name, gradient) in [
+            ("alpha", values(site.alpha.val().grad(&gradients).unwrap())),
+            ("directions", values(site.directions.val().grad(&gradients).unwrap())),
+            ("bias", values(site.bias.val().grad(&gradients).unwrap())),
+            ("mix", values(site.mix.val().grad(&gradients).unwrap())),
+            ("sharpness", values(site.sharpness.val().grad(&gradients).unwrap())),
+        ] {
+            assert!(reached(gradient), "{name} of sub-layer {l}");
+        }
+    }
+}
+
+/// A threshold that about half of the tokens and sub-layers fall below.
+fn median_gain(policy: &NormAgnostic, embedding: Tensor<3>, dimensions: &Dimensions) -> f64 {
+    let mut seen = Recorder::of(&[Signal::Gain]);
+    watched(policy, embedding, dimensions, &mut seen);
+    let mut gains: Vec<f32> =
+        all(&seen, Signal::Gain).into_iter().flat_map(|gain| values(gain.abs())).collect();
+    gains.sort_by(f32::total_cmp);
+    f64::from(gains[gains.len() / 2])
+}
+
+#[test]
+fn a_threshold_of_zero_changes_no_bit() {
+    let dimensions = dimensions(16, 4);
+    let embedding = centred([2, 3, 16]);
+    let without = traverse(&random(&dense(), &dimensions), embedding.clone(), &dimensions);
+    let zero = traverse(&random(&skipping(0.0), &dimensions), embedding, &dimensions);
+    assert_eq!(values(zero), values(without));
+}
+
+#[test]
+fn a_huge_threshold_reads_out_the_entry() {
+    let dimensions = dimensions(16, 4);
+    let policy = random(&skipping(1e9), &dimensions);
+    let embedding = centred([2, 3, 16]);
+    let entry = policy.close(policy.open(embedding.clone()), &mut Traversal::default());
+    assert_close(traverse(&policy, embedding, &dimensions), entry, 1e-6);
+}
+
+#[test]
+fn exactly_the_tokens_below_the_threshold_skip_the_first_sub_layer() {
+    let dimensions = dimensions(16, 1);
+    let embedding = centred([2, 4, 16]);
+    let dense = random(&dense(), &dimensions);
+    let gains = values(dense.sites[0].gain(dense.open(embedding.clone()).direction).abs());
+    let mut sorted = gains.clone();
+    sorted.sort_by(f32::total_cmp);
+    for (below, threshold) in sorted.into_iter().enumerate() {
+        let policy = random(&skipping(f64::from(threshold)), &dimensions);
+        let mut seen = Recorder::of(&[Signal::Skipped]);
+        watched(&policy, embedding.clone(), &dimensions, &mut seen);
+        let skipped = values(seen.get(Place::Site(Site::new(0)), Signal::Skipped).unwrap());
+        let expected: Vec<f32> =
+            gains.iter().map(|gain| if *gain < threshold { 1.0 } else { 0.0 }).collect();
+        assert_eq!(skipped, expected);
+        assert_eq!(skipped.iter().sum::<f32>(), below as f32);
+    }
+}
+
+#[test]
+fn a_strong_turn_the_other_way_is_no_reason_to_skip() {
+    let policy = chosen(&skipping(0.1), &dimensions(8, 1), |name, _| {
+        (name == "residual.0.alpha").then(|| vec![-1.0])
+    });
+    let lanes = policy.open(centred([1, 2, 8]));
+    let Turn { gain, skipped } =
+        policy.read(Site::new(0), &lanes, &mut Traversal::default()).ticket;
+    assert!(values(gain).iter().all(|gain| *gain < -0.4));
+    assert!(skipped.is_none());
+}
+
+#[test]
+fn a_skip_loses_the_arc_tangent_of_the_gain() {
+    let dimensions = dimensions(16, 1);
+    let (embedding, write) = (centred([2, 3, 16]), normal("write", [2, 3, 16]));
+    let dense = random(&dense(), &dimensions);
+    let gains = values(dense.sites[0].gain(dense.open(embedding.clone()).direction));
+    let turned = after_one(&dense, embedding.clone(), write.clone());
+    let stayed = after_one(&random(&skipping(1e9), &dimensions), embedding, write);
+    let lost = values(turned.log_norm - stayed.log_norm);
+    let pairs = rows(turned.direction).into_iter().zip(rows(stayed.direction));
+    for (((turned, stayed), gain), lost) in pairs.zip(gains).zip(lost) {
+        assert!((angle(&turned, &stayed) - f64::from(gain.abs().atan())).abs() < 2e-6);
+        assert!((lost - 0.5 * (1.0 + gain * gain).ln()).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn skipped_tokens_are_bit_exact_copies_and_the_others_move() {
+    let dimensions = dimensions(16, 4);
+    let embedding = centred([2, 5, 16]);
+    let threshold = median_gain(&random(&dense(), &dimensions), embedding.clone(), &dimensions);
+    let policy = random(&skipping(threshold), &dimensions);
+    let mut seen = Recorder::of(&[Signal::Reading, Signal::LogNorm, Signal::Skipped]);
+    watched(&policy, embedding.clone(), &dimensions, &mut seen);
+
+    let directions = all(&seen, Signal::Reading);
+    let mut log_norm = values(policy.open(embedding).log_norm);
+    let (mut copies, mut moves) = (0, 0);
+    for (l, skipped) in all(&seen, Signal::Skipped).into_iter().enumerate() {
+        let (before, after) = (rows(directions[l].clone()), rows(directions[l + 1].clone()));
+        let grown = values(seen.get(Place::Site(Site::new(l)), Signal::LogNorm).unwrap());
+        for (t, skipped) in values(skipped).into_iter().enumerate() {
+            if skipped == 1.0 {
+                copies += 1;
+                assert_eq!(before[t], after[t]);
+                assert_eq!(log_norm[t], grown[t]);
+            } else {
+                moves += 1;
+                assert_ne!(before[t], after[t]);
+                assert!(log_norm[t] < grown[t]);
+            }
+        }
+        log_norm = grown;
+    }
+    assert!(copies > 10 && moves > 10, "{copies} copies, {moves} moves");
+}
+
+#[test]
+fn the_order_of_the_batch_decides_nothing() {
+    let dimensions = dimensions(16, 4);
+    let embedding = centred([3, 4, 16]);
+    let threshold = median_gain(&random(&dense(), &dimensions), embedding.clone(), &dimensions);
+    let policy = random(&skipping(threshold), &dimensions);
+    let decisions = |embedding: Tensor<3>| {
+        let mut seen = Recorder::of(&[Signal::Skipped]);
+        watched(&policy, embedding, &dimensions, &mut seen);
+        all(&seen, Signal::Skipped)
+    };
+    let shuffled = [2, 0, 1].map(|row| embedding.clone().narrow(0, row, 1)).to_vec();
+    let after = decisions(Tensor::cat(shuffled, 0));
+    for (before, after) in decisions(embedding).into_iter().zip(after) {
+        for (place, row) in [2, 0, 1].into_iter().enumerate() {
+            let before = values(before.clone().narrow(0, row, 1));
+            assert_eq!(values(after.clone().narrow(0, place, 1)), before);
+        }
+    }
+}
+
+#[test]
+fn a_skipped_sub_layer_learns_nothing() {
+    let dimensions = dimensions(16, 1);
+    let policy = trainable(&skipping(1e9), &dimensions);
+    let out = traverse(&policy, centred([2, 3, 16]), &dimensions);
+    let gradients = (out * normal("towards", [2, 3, 16])).sum().backward();
+    assert_ne!(values(policy.log_gain.val().grad(&gradients).unwrap()), [0.0]);
+    for site in &policy.sites {
+        let alpha = site.alpha.val().grad(&gradients).map(values);
+        assert!(alpha.is_none_or(|gradient| gradient == [0.0]));
+    }
+}
+
+#[test]
+fn bad_settings_are_refused() {
+    let dimensions = dimensions(8, 1);
+    for threshold in [-0.1, f64::NAN, f64::INFINITY] {
+        assert!(skipping(threshold).check(&dimensions).is_err(), "{threshold}");
+    }
+    let none = NormAgnosticConfig { directions: 0, ..Default::default() };
+    assert!(none.check(&dimensions).is_err());
+}
