@@ -3,7 +3,8 @@
 use burn::tensor::Tensor;
 use hadal_data::Batch;
 use hadal_kernels::{ReadBackError, read_back};
-use hadal_model::{Decoder, Pass, PassError, Tally, Tokens, Variant, negative_log_likelihood};
+use hadal_model::{Decoder, Pass, PassError, Tally, Tokens, negative_log_likelihood};
+use hadal_residual::StepMode;
 use serde::Serialize;
 
 /// Logits that exist at a time.
@@ -46,7 +47,7 @@ pub fn likeliest(logits: Tensor<3>) -> Result<Vec<u32>, ReadBackError> {
 /// Measures a model on batches, position by position, and counts what ran. `told` is called after each batch.
 pub fn measure(
     decoder: &Decoder,
-    variant: Variant,
+    mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<(Quality, Tally), PassError> {
@@ -54,7 +55,7 @@ pub fn measure(
     let (mut loss, mut right, mut all) = (0.0, 0u64, 0u64);
     for batch in batches {
         for piece in batch.pieces(MOST_LOGITS / decoder.config().vocab_size) {
-            let pass = Pass { tally: Some(&mut tally), ..variant.pass() };
+            let pass = Pass { mode, tally: Some(&mut tally), ..Pass::default() };
             let logits = decoder.logits(&piece.input, pass)?;
             let likeliest = likeliest(logits.clone())?;
             let losses = losses(logits, &piece.target)?;

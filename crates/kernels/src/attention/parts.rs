@@ -56,7 +56,8 @@ pub struct DepthSlots {
     pub values: Tensor<4>,
 }
 
-/// What [`mix_heads`] attends from.
+/// What [`mix_heads`] attends from. It lives for one call, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 pub enum Projections<'a> {
     /// `[q | k | v]` of every token, `[B, T, (heads + 2 kv heads) * head_dim]`
     Joined(Tensor<3>),

@@ -31,6 +31,9 @@ pub(crate) enum Projected<T> {
     Apart { queries: T, key_values: T, asking: Asking },
 }
 
+/// A token's query, and its key with its value.
+pub(crate) type TokenRows<'a> = (Option<&'a [f32]>, Option<&'a [f32]>);
+
 /// Gradients of [`Projected::mix`].
 pub(crate) struct Gradient {
     pub(crate) projected: Projected<Vec<f32>>,
@@ -99,8 +102,8 @@ impl<T: AsRef<[f32]>> Projected<T> {
         }
     }
 
-    /// Each token's query, if it asks, and its key with its value, if it has them.
-    pub(crate) fn tokens(&self, shape: &Shape) -> Vec<(Option<&[f32]>, Option<&[f32]>)> {
+    /// The rows of each token: a query if it asks, a key and a value if it has them.
+    pub(crate) fn tokens(&self, shape: &Shape) -> Vec<TokenRows<'_>> {
         let width = shape.heads * shape.head_dim;
         let key_width = 2 * shape.kv_heads * shape.head_dim;
         match self {

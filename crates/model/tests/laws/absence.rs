@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use hadal_model::{
     Decoder, DepthKv, Device, ModelConfig, Pass, PassError, Recording, Tally, Tokens,
 };
-use hadal_residual::{Site, SubLayerKind};
+use hadal_residual::{Site, StepMode, SubLayerKind};
 
 fn without(decoder: &Decoder, tokens: &Tokens, absent: &[Site]) -> Result<Tensor<3>, PassError> {
     decoder.logits(tokens, Pass { absent, ..Pass::default() })
@@ -78,6 +78,21 @@ fn what_another_pass_returned_is_not_computed_again() {
             assert_eq!(values(replayed), values(forward(&decoder, &others)));
         }
     });
+}
+
+#[test]
+fn what_was_recorded_in_another_mode_is_not_replayed() {
+    let (decoder, tokens) = (random(&with_policy("nag"), &Device::flex()), text(2, 5));
+    let mut recording = Recording::default();
+    let pass = Pass { record: Some(&mut recording), ..Pass::default() };
+    decoder.logits(&tokens, pass).unwrap();
+    let mode = StepMode { warmth: 0.5, ..StepMode::default() };
+    let logits = |replay| {
+        let pass = Pass { mode: &mode, replay, ..Pass::default() };
+        values(decoder.logits(&tokens, pass).unwrap())
+    };
+    assert_eq!(logits(Some(&recording)), logits(None));
+    assert_ne!(logits(None), values(forward(&decoder, &tokens)));
 }
 
 #[test]

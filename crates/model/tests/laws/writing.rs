@@ -10,20 +10,19 @@ use hadal_model::{
     Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, PassError, RopeScaling, Session,
     Tally, Tokens, Variant,
 };
-use hadal_residual::Site;
+use hadal_residual::{Forced, Site, StepMode};
 
 /// The logits behind each part of a text, by passes, and what they ran and did.
-fn by_passes(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f32>, Tally, u64)> {
+fn by_passes(decoder: &Decoder, parts: &[&[u32]], variant: Variant) -> Vec<(Vec<f32>, Tally, u64)> {
     let mut cache = Cache::new(decoder.config());
     let pass = |part: &&[u32]| {
         let mut tally = Tally::default();
         let (logits, flops) = counted(|| {
             let pass = Pass {
                 cache: Some(&mut cache),
-                absent,
                 only_last: true,
                 tally: Some(&mut tally),
-                ..Pass::default()
+                ..variant.pass()
             };
             values(decoder.logits(&Tokens::row(part), pass).unwrap())
         });
@@ -33,8 +32,12 @@ fn by_passes(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f
 }
 
 /// The same by a session.
-fn by_session(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) -> Vec<(Vec<f32>, Tally, u64)> {
-    let mut session = Session::new(decoder, Variant::without(absent)).unwrap();
+fn by_session(
+    decoder: &Decoder,
+    parts: &[&[u32]],
+    variant: Variant,
+) -> Vec<(Vec<f32>, Tally, u64)> {
+    let mut session = Session::new(decoder, variant).unwrap();
     session.reserve(4);
     let read = |part: &&[u32]| {
         let mut tally = Tally::default();
@@ -56,8 +59,8 @@ fn same_kernels(config: &ModelConfig) -> bool {
 }
 
 #[track_caller]
-fn assert_same(decoder: &Decoder, parts: &[&[u32]], absent: &[Site]) {
-    let (passes, steps) = (by_passes(decoder, parts, absent), by_session(decoder, parts, absent));
+fn assert_same(decoder: &Decoder, parts: &[&[u32]], variant: Variant) {
+    let (passes, steps) = (by_passes(decoder, parts, variant), by_session(decoder, parts, variant));
     for (token, (pass, step)) in passes.iter().zip(&steps).enumerate() {
         if same_kernels(decoder.config()) {
             assert_eq!(step.0, pass.0, "token {token}");
@@ -77,7 +80,7 @@ fn a_session_reads_what_passes_read_to_the_bit() {
     every(&all, |config| {
         let (decoder, tokens) = (random(config, &Device::flex()), text(1, 12));
         for prompt in [0, 3, 9] {
-            assert_same(&decoder, &parts(tokens.ids(), prompt), &[]);
+            assert_same(&decoder, &parts(tokens.ids(), prompt), Variant::default());
         }
     });
 }
@@ -95,7 +98,7 @@ fn a_session_leaves_out_what_passes_leave_out() {
             if refused.is_some() {
                 continue;
             }
-            assert_same(&decoder, &parts(tokens.ids(), 2), &absent);
+            assert_same(&decoder, &parts(tokens.ids(), 2), Variant::without(&absent));
         }
     });
 }
@@ -108,7 +111,22 @@ fn rotations_that_change_with_the_length_are_those_of_a_pass() {
         RopeScaling::Divided { divisors: vec![1.0, 2.0, 3.0] },
     ] {
         let config = ModelConfig { rope_scaling: Some(scaling), ..base() };
-        assert_same(&random(&config, &Device::flex()), &parts(text(1, 12).ids(), 3), &[]);
+        let (decoder, tokens) = (random(&config, &Device::flex()), text(1, 12));
+        assert_same(&decoder, &parts(tokens.ids(), 3), Variant::default());
+    }
+}
+
+#[test]
+fn a_session_keeps_the_mode_it_began_in() {
+    for policy in ["nag", "nag:skip_threshold=0.2", "mgr:streams=2,skip_threshold=0.3"] {
+        let config = with_policy(policy);
+        let (decoder, tokens) = (random(&config, &Device::flex()), text(1, 12));
+        let forced = Forced { shares: vec![0.5; 2 * config.n_layers], seed: 3 };
+        let mode = StepMode { warmth: 0.5, forced, ..StepMode::default() };
+        let (variant, parts) = (Variant::in_mode(&mode), parts(tokens.ids(), 3));
+        assert_same(&decoder, &parts, variant);
+        let [warm, full] = [variant, Variant::default()].map(|v| by_session(&decoder, &parts, v));
+        assert_ne!(warm[0].0, full[0].0, "{policy} has no mode");
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::{Figure, Line, Marks, Scale, drawable};
 use serde_json::{Value, json};
+use std::sync::LazyLock;
 
 /// Draws every `figure.chart` of a page, and those that [`crate::figure::plotly::html`] makes later: `hadalCharts.draw(element)`.
 pub const DRAWING: &str = include_str!("../../assets/charts.js");
@@ -19,9 +20,15 @@ pub struct Shared<'a> {
     pub range: Option<(f64, f64)>,
 }
 
-/// plotly.js, under the MIT licence: see `assets/plotly.LICENSE`.
+/// plotly.js, as the `plotly` crate ships it.
 pub fn script() -> &'static str {
-    include_str!("../../assets/plotly.min.js")
+    static SCRIPT: LazyLock<String> = LazyLock::new(|| {
+        // The crate gives elements; the second one typesets formulas, of which we have none.
+        let elements = plotly::Plot::offline_js_sources();
+        let script = elements.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
+        script.map(|(script, _)| script.to_owned()).unwrap_or_default()
+    });
+    &SCRIPT
 }
 
 /// An element that shows a figure; several variants of it (a label and a figure each) get a switch.

@@ -125,8 +125,12 @@ fn temperatures(
     let logits = decoder.logits(input, Pass { probe: Some(&mut seen), ..variant.pass() })?;
     let losses = losses(logits, target)?;
     let Some(norms) = seen.get(Place::Out, Signal::LogNorm) else { return Ok(Vec::new()) };
-    let norms = Values::of(norms)?;
-    Ok(norms.all().iter().zip(losses).map(|(&s, loss)| (s.into(), loss.into())).collect())
+    Ok(Values::of(norms)?
+        .all()
+        .iter()
+        .zip(losses)
+        .map(|(&s, loss)| (s.into(), loss.into()))
+        .collect())
 }
 
 impl Diagnostic for Lanes {

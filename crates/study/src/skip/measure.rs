@@ -2,7 +2,7 @@
 
 use super::error::SkipError;
 use hadal_data::Batch;
-use hadal_model::{Decoder, Tally, Variant};
+use hadal_model::{Decoder, Tally};
 use hadal_residual::StepMode;
 use hadal_train::quality::{self, Quality};
 
@@ -13,7 +13,7 @@ pub(super) fn measure(
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<(Quality, Tally), SkipError> {
-    let (quality, tally) = quality::measure(decoder, Variant::in_mode(mode), batches, told)?;
+    let (quality, tally) = quality::measure(decoder, mode, batches, told)?;
     if !quality.loss.is_finite() {
         return Err(SkipError::NotFinite { loss: quality.loss });
     }

@@ -26,27 +26,28 @@ pub(super) const PASSES: usize = 2 * (ROUNDS + WARM_UP);
 
 struct Reader<'a> {
     decoder: &'a Decoder,
+    mode: &'a StepMode,
     tally: Tally,
 }
 
 /// Times passes through both models, from tokens to the logits behind each row.
 pub(super) fn speed(
-    [dense, skipping]: [&Decoder; 2],
+    models: [&Decoder; 2],
     mode: &StepMode,
     batches: &[Batch],
     told: &mut dyn FnMut(),
 ) -> Result<Speed, PassError> {
     let batch = |round: usize| &batches[round % batches.len()];
-    let mut readers = [dense, skipping].map(|decoder| Reader { decoder, tally: Tally::default() });
+    let mut readers = models.map(|decoder| Reader { decoder, mode, tally: Tally::default() });
     let times = in_turn(&mut readers, WARM_UP, ROUNDS, |reader, round| {
         if round == WARM_UP {
             reader.tally = Tally::default();
         }
-        let time = read(reader, mode, batch(round))?;
+        let time = read(reader, batch(round))?;
         told();
         Ok::<_, PassError>(time)
     })?;
-    let (tally, config) = (&readers[1].tally, skipping.config());
+    let (tally, config) = (&readers[1].tally, readers[1].decoder.config());
     let flops = tally.depth_flops(config) as f64 / tally.dense().depth_flops(config) as f64;
     let tokens_per_second = |times: &[f64]| {
         let tokens = (WARM_UP..).map(|round| batch(round).input.ids().len() as f64);
@@ -59,9 +60,10 @@ pub(super) fn speed(
     })
 }
 
-fn read(reader: &mut Reader, mode: &StepMode, batch: &Batch) -> Result<f64, PassError> {
+fn read(reader: &mut Reader, batch: &Batch) -> Result<f64, PassError> {
     let started = Instant::now();
-    let pass = Pass { mode, only_last: true, tally: Some(&mut reader.tally), ..Pass::default() };
-    std::hint::black_box(read_back(reader.decoder.logits(&batch.input, pass)?)?);
+    let Reader { decoder, mode, tally } = reader;
+    let pass = Pass { mode, only_last: true, tally: Some(tally), ..Pass::default() };
+    std::hint::black_box(read_back(decoder.logits(&batch.input, pass)?)?);
     Ok(started.elapsed().as_secs_f64())
 }
