@@ -8,100 +8,47 @@ use std::path::PathBuf;
 
 /// Why nothing is compared.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum CompareError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The suite is not TOML, or one of its keys holds something else than it should.
     #[error("{origin}: {reason}")]
-    Malformed {
-        /// Where it comes from.
-        origin: String,
-        /// What is wrong.
-        reason: String,
-    },
+    Malformed { origin: String, reason: String },
     /// The suite asks for what is no fair comparison, or none at all.
     #[error("{origin}: {field} {problem}")]
-    Refused {
-        /// Where it comes from.
-        origin: String,
-        /// The key.
-        field: String,
-        /// What is wrong with it, and the remedy.
-        problem: String,
-    },
+    Refused { origin: String, field: String, problem: String },
     /// A setting makes no run.
     #[error("{origin}: {reason}")]
-    Settings {
-        /// Where it comes from.
-        origin: String,
-        /// What is wrong.
-        reason: RunConfigError,
-    },
+    Settings { origin: String, reason: RunConfigError },
     /// A run of the suite cannot be planned.
     #[error("{origin}: the run {run} cannot be planned: {reason}")]
-    Unplanned {
-        /// Where it comes from.
-        origin: String,
-        /// The run.
-        run: String,
-        /// What is wrong.
-        reason: Box<TrainError>,
-    },
+    Unplanned { origin: String, run: String, reason: Box<TrainError> },
     /// The folder holds a run of something else.
     #[error(
         "{} was started with other settings than the suite's ({difference}); remove it, or choose another --out",
         path.display()
     )]
-    OtherRun {
-        /// The run's folder.
-        path: PathBuf,
-        /// Where both differ.
-        difference: String,
-    },
+    OtherRun { path: PathBuf, difference: String },
     /// The folder was filled with another number of threads.
     #[error(
         "the runs in {} have {there} threads each, but the suite says {here}, which may change their bits; say threads = {there}, or choose another --out",
         path.display()
     )]
-    OtherThreads {
-        /// The suite's folder.
-        path: PathBuf,
-        /// What is recorded there.
-        there: usize,
-        /// What the suite says.
-        here: usize,
-    },
+    OtherThreads { path: PathBuf, there: usize, here: usize },
     /// Another process is at work.
     #[error("another process is comparing in {}; wait for it, or choose another --out", path.display())]
-    Busy {
-        /// The suite's folder.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// A process cannot be started.
     #[error("cannot start the run {run}: {reason}")]
-    NotStarted {
-        /// The run.
-        run: String,
-        /// What the system said.
-        reason: io::Error,
-    },
+    NotStarted { run: String, reason: io::Error },
     /// A process cannot be waited for.
     #[error("cannot wait for the process of {}: {reason}", path.display())]
-    Lost {
-        /// The run's folder.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    Lost { path: PathBuf, reason: io::Error },
     /// There is no speed to turn minutes into steps by.
     #[error("the speed of {run} cannot be measured: {reason}")]
-    NoPace {
-        /// The variant.
-        run: String,
-        /// What went wrong.
-        reason: String,
-    },
+    NoPace { run: String, reason: String },
     /// A run cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),

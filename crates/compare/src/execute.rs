@@ -100,7 +100,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Makes the runs that are not done yet, in order. `command` makes the command of a process, to which
 /// are added its pipes and the number of threads. Setting `stop` stops them all.
-pub fn execute(
+pub(crate) fn execute(
     tasks: &[Task],
     lanes: Lanes,
     command: &dyn Fn(Start<'_>) -> Command,

@@ -1,13 +1,13 @@
 //! Fair comparison: policies under one budget, seed by seed.
 //!
 //! A [`Suite`] says what is compared. Its runs are ordinary run folders, each made by a process of its
-//! own ([`execute()`]), and everything that is said about them is computed from what they left
+//! own ([`compare()`]), and everything that is said about them is computed from what they left
 //! ([`Results`]). So a suite can be killed at any moment: running it again makes what is missing and
 //! comes to the same table.
 //!
 //! All variants see the same tokens in the same order per seed, and start from the same draws: fresh
 //! values depend on the seed and the parameter's name alone (a policy may prescribe another scale),
-//! batches on the seed and the step.
+//! batches on the seed and the step. [`bench`] measures how fast they are.
 
 pub mod bench;
 mod error;
@@ -22,10 +22,11 @@ mod table;
 mod tests;
 
 pub use error::CompareError;
-pub use execute::{End, Lanes, Progress, Start, Task, Watch, execute};
+use execute::execute;
+pub use execute::{End, Lanes, Progress, Start, Task, Watch};
 pub use folder::SuiteFolder;
 pub use plan::{Pace, PlannedRun};
-pub use results::{Against, Cell, METRIC, Point, Results, RunResult, RunState};
+pub use results::{Against, Cell, Point, Results, RunResult, RunState};
 pub use suite::{Budget, Suite, Variant};
 
 use hadal_report::suite::SuiteTable;

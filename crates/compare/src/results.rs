@@ -13,7 +13,7 @@ use hadal_report::statistics::{
 use serde::Serialize;
 
 /// What is compared.
-pub const METRIC: &str = "validation loss";
+pub(crate) const METRIC: &str = "validation loss";
 /// Of the bootstrap: the same runs give the same p-values.
 const RESAMPLING_SEED: u64 = 0;
 

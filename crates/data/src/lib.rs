@@ -37,7 +37,6 @@ pub use manifest::{
     Manifest, Settings, ShardRecord, SourceRecord, TokenizerKind, TokenizerRecord, Totals,
 };
 pub use peek::{Peek, peek};
-pub use pieces::SEPARATOR;
 pub use prepare::{Download, PrepareOptions, PrepareProgress, prepare};
 pub use shard::Shard;
 pub use stats::{DocumentLengths, Stats, TokenCount, stats};

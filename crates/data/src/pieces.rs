@@ -5,7 +5,7 @@
 //! between two words. Their tokens follow each other as if the document had never been cut.
 
 /// What separates documents in a text.
-pub const SEPARATOR: &str = "<|endoftext|>";
+pub(crate) const SEPARATOR: &str = "<|endoftext|>";
 
 /// The longest piece. Tokenizers take nearly two hundred bytes of memory for a byte of text, in every
 /// thread, so this must stay well below what a thread may use.

@@ -12,99 +12,47 @@ use std::path::PathBuf;
 
 /// Why a file, or something in it, cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum GgufError {
     /// The file cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file begins with something else.
     #[error("{} is not a GGUF file: it does not begin with `GGUF`", path.display())]
-    NotGguf {
-        /// The file.
-        path: PathBuf,
-    },
+    NotGguf { path: PathBuf },
     /// The file was written for machines of the other byte order.
     #[error(
         "{} is big-endian; take the little-endian file, or convert it with gguf-py's gguf_convert_endian.py",
         path.display()
     )]
-    BigEndian {
-        /// The file.
-        path: PathBuf,
-    },
+    BigEndian { path: PathBuf },
     /// The file is of a version that is not read.
     #[error(
         "{} is of GGUF version {version}, but versions 2 and 3 are read; convert the model again with a current llama.cpp",
         path.display()
     )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The version.
-        version: u32,
-    },
+    Version { path: PathBuf, version: u32 },
     /// The file contradicts itself or its length.
     #[error("{}: {place} {fault}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Where.
-        place: Place,
-        /// What is wrong.
-        fault: Fault,
-    },
+    Malformed { path: PathBuf, place: Place, fault: Fault },
     /// A value of the metadata cannot be used.
     #[error("{}: {reason}", path.display())]
-    Metadata {
-        /// The file.
-        path: PathBuf,
-        /// Which, and why.
-        reason: MetadataError,
-    },
+    Metadata { path: PathBuf, reason: MetadataError },
     /// There is no such tensor.
     #[error("{} holds no tensor `{}`", path.display(), name.escape_debug())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-    },
+    Missing { path: PathBuf, name: String },
     /// The tensor's numbers are packed in a way that is not understood.
     #[error(
         "{}: tensor `{}` is of type {kind}, which cannot be dequantised; the types that can are {}",
         path.display(), name.escape_debug(), listed(readable())
     )]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its type.
-        kind: TensorType,
-    },
+    Unreadable { path: PathBuf, name: String, kind: TensorType },
     /// Rows were asked for that are not there.
     #[error("{}: tensor `{}` has {rows} rows; rows {asked:?} are not among them", path.display(), name.escape_debug())]
-    Rows {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// How many it has.
-        rows: usize,
-        /// Which were wanted.
-        asked: Range<usize>,
-    },
+    Rows { path: PathBuf, name: String, rows: usize, asked: Range<usize> },
     /// The place for the numbers has another size.
     #[error("{}: tensor `{}`: {expected} numbers do not fit a buffer of {found}", path.display(), name.escape_debug())]
-    Buffer {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// How many numbers the rows have.
-        expected: usize,
-        /// How many the buffer takes.
-        found: usize,
-    },
+    Buffer { path: PathBuf, name: String, expected: usize, found: usize },
 }
 
 /// A part of a file, as a message names it. Names are escaped: files are written by anybody, and messages
@@ -137,17 +85,13 @@ impl fmt::Display for Place {
 
 /// What is wrong with a part of a file, read or to be written. Follows the part's name in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum Fault {
     /// More is announced than there is.
     #[error(
         "needs {needed} bytes where {left} are left; the file is truncated or damaged: copy or download it again"
     )]
-    Ends {
-        /// How many bytes.
-        needed: u64,
-        /// How many there are.
-        left: u64,
-    },
+    Ends { needed: u64, left: u64 },
     /// A text is not UTF-8.
     #[error("is not valid UTF-8; the file is damaged: copy or download it again")]
     Text,
@@ -183,22 +127,12 @@ pub enum Fault {
     TensorType(u32),
     /// Rows do not consist of whole blocks.
     #[error("has rows of {row} elements, but {kind} packs {} at a time", kind.block_elements())]
-    Row {
-        /// The length of a row.
-        row: usize,
-        /// The type.
-        kind: TensorType,
-    },
+    Row { row: usize, kind: TensorType },
     /// The tensor's bytes do not begin where they may.
     #[error(
         "begins at byte {offset} of the data, which is no multiple of the alignment {alignment}"
     )]
-    Misaligned {
-        /// Where it begins.
-        offset: u64,
-        /// Where tensors may begin.
-        alignment: usize,
-    },
+    Misaligned { offset: u64, alignment: usize },
     /// The tensor shares bytes with another one.
     #[error("overlaps tensor `{}`", .0.escape_debug())]
     Overlap(String),

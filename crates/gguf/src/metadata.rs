@@ -24,33 +24,17 @@ pub struct Metadata {
 
 /// Why a value cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum MetadataError {
     /// There is no such key.
     #[error("key {} is missing", key.escape_debug())]
-    Missing {
-        /// The key.
-        key: String,
-    },
+    Missing { key: String },
     /// The value is of another kind, or out of range.
     #[error("key {} is {found}, expected {expected}", key.escape_debug())]
-    Mismatch {
-        /// The key.
-        key: String,
-        /// What it is.
-        found: String,
-        /// What would do.
-        expected: String,
-    },
+    Mismatch { key: String, found: String, expected: String },
     /// A list with a value for each block is too short.
     #[error("key {} has values for {values} blocks, but there is a block {block}", key.escape_debug())]
-    Block {
-        /// The key.
-        key: String,
-        /// How many values it has.
-        values: usize,
-        /// The block, from 0.
-        block: usize,
-    },
+    Block { key: String, values: usize, block: usize },
 }
 
 /// What a value can be read as: integers of any width that fit, numbers, bools, texts, and lists of these.

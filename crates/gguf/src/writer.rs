@@ -20,107 +20,47 @@ const MAX_NAME: usize = 63;
 
 /// Why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum WriteError {
     /// The system refused.
     #[error(transparent)]
     File(#[from] FileError),
     /// What is to be written makes no file that can be read.
     #[error("cannot write {}: {place} {fault}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Where.
-        place: Place,
-        /// What is wrong.
-        fault: Fault,
-    },
+    Malformed { path: PathBuf, place: Place, fault: Fault },
     /// Tensors must come in the order in which they were declared.
     #[error(
         "cannot write {}: tensor `{}` was given where {} was expected; tensors come in the order in which they were declared",
         path.display(), name.escape_debug(), named(expected)
     )]
-    Order {
-        /// The file.
-        path: PathBuf,
-        /// What was given.
-        name: String,
-        /// What is next, if anything.
-        expected: Option<String>,
-    },
+    Order { path: PathBuf, name: String, expected: Option<String> },
     /// What was given are not whole rows, or too many.
     #[error(
         "cannot write {}: tensor `{}` was given {given} {unit}, but takes multiples of {row} and {left} more",
         path.display(), name.escape_debug()
     )]
-    Rows {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Numbers or bytes.
-        unit: &'static str,
-        /// How many were given.
-        given: usize,
-        /// How many a row has.
-        row: usize,
-        /// How many are missing.
-        left: usize,
-    },
+    Rows { path: PathBuf, name: String, unit: &'static str, given: usize, row: usize, left: usize },
     /// The type can only be copied.
     #[error(
         "cannot write {}: tensor `{}` is of type {kind}, which is only copied byte by byte; numbers are written as {}",
         path.display(), name.escape_debug(), listed(writable())
     )]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its type.
-        kind: TensorType,
-    },
+    Unwritable { path: PathBuf, name: String, kind: TensorType },
     /// A number is too large for its type.
     #[error(
         "cannot write {}: tensor `{}` holds {value} at element {index}, which {kind} cannot; choose F32 for it",
         path.display(), name.escape_debug()
     )]
-    Overflow {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its type.
-        kind: TensorType,
-        /// The number.
-        value: f32,
-        /// Where it stands.
-        index: usize,
-    },
+    Overflow { path: PathBuf, name: String, kind: TensorType, value: f32, index: usize },
     /// A value is NaN or infinite.
     #[error(
         "cannot write {}: tensor `{}` holds {value} at element {index}; the run that made it has diverged or its file is damaged",
         path.display(), name.escape_debug()
     )]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// The value.
-        value: f32,
-        /// Where it stands.
-        index: usize,
-    },
+    NotFinite { path: PathBuf, name: String, value: f32, index: usize },
     /// A tensor was declared and not written.
     #[error("cannot write {}: {left} bytes of tensor `{}` are missing", path.display(), name.escape_debug())]
-    Incomplete {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// How many bytes were not given.
-        left: usize,
-    },
+    Incomplete { path: PathBuf, name: String, left: usize },
 }
 
 fn named(tensor: &Option<String>) -> String {

@@ -19,23 +19,16 @@ pub struct Chunks {
 
 /// Why there is no perplexity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum PerplexityError {
     /// Nothing would be scored.
     #[error("a context of {context} tokens is too short; it must be at least 4")]
-    ShortContext {
-        /// What was asked for.
-        context: usize,
-    },
+    ShortContext { context: usize },
     /// The text does not fill one chunk.
     #[error(
         "the text has {tokens} tokens, fewer than one chunk of {context}; give a longer text or a smaller --context"
     )]
-    ShortText {
-        /// Tokens of the text.
-        tokens: usize,
-        /// Tokens of a chunk.
-        context: usize,
-    },
+    ShortText { tokens: usize, context: usize },
     /// The model refuses the text.
     #[error(transparent)]
     Pass(#[from] PassError),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 /// Why a run cannot start or go on.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum TrainError {
     /// The model cannot be built.
     #[error(transparent)]
@@ -45,45 +46,19 @@ pub enum TrainError {
     Tokenizer(#[from] TokenizerError),
     /// A log cannot be written.
     #[error("cannot write the logs in {}: {reason}; the last checkpoint is intact", path.display())]
-    Logs {
-        /// The folder.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
+    Logs { path: PathBuf, reason: io::Error },
     /// The settings cannot be written down, so that nothing could tell whether they change.
     #[error("the settings cannot be written as TOML: {0}")]
     Settings(#[from] toml::ser::Error),
     /// The run was started with something else.
     #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
-    Changed {
-        /// The folder.
-        path: PathBuf,
-        /// What is different.
-        what: &'static str,
-        /// What to do.
-        remedy: &'static str,
-    },
+    Changed { path: PathBuf, what: &'static str, remedy: &'static str },
     /// The settings are not those of the model to go on from.
     #[error("{} has {found}, but the settings say {wanted}; leave [model] and the policy out, they come from the model", path.display())]
-    OtherModel {
-        /// The directory.
-        path: PathBuf,
-        /// What it has.
-        found: String,
-        /// What was asked for.
-        wanted: String,
-    },
+    OtherModel { path: PathBuf, found: String, wanted: String },
     /// The loss or the gradient is not finite.
     #[error("step {step}: the {problem}; parameters are untouched, and {} repeats it; lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\"", dump.display())]
-    NotFinite {
-        /// Steps done before.
-        step: u64,
-        /// What happened.
-        problem: String,
-        /// Where the evidence is.
-        dump: PathBuf,
-    },
+    NotFinite { step: u64, problem: String, dump: PathBuf },
 }
 
 impl TrainError {

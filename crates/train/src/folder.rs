@@ -13,13 +13,14 @@ use std::time::Duration;
 
 /// A run's folder, locked for one process.
 #[derive(Debug)]
-pub struct RunFolder {
+pub(crate) struct RunFolder {
     path: PathBuf,
     _lock: File,
 }
 
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum RunFolderError {
     /// A file cannot be read or written.
     #[error(transparent)]
@@ -30,22 +31,13 @@ pub enum RunFolderError {
         path.display(),
         path.display()
     )]
-    Taken {
-        /// The folder.
-        path: PathBuf,
-    },
+    Taken { path: PathBuf },
     /// There is no run.
     #[error("{} holds no run (no config.toml); start one with `hadal train --out {}`", path.display(), path.display())]
-    NoRun {
-        /// The folder.
-        path: PathBuf,
-    },
+    NoRun { path: PathBuf },
     /// Another process is at work.
     #[error("{} is being trained by another process", path.display())]
-    Busy {
-        /// The folder.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// The settings cannot be read back.
     #[error(transparent)]
     Config(#[from] RunConfigError),
@@ -55,7 +47,7 @@ const CONFIG: &str = "config.toml";
 
 impl RunFolder {
     /// A new folder with these settings.
-    pub fn create(path: &Path, config: &RunConfig) -> Result<Self, RunFolderError> {
+    pub(crate) fn create(path: &Path, config: &RunConfig) -> Result<Self, RunFolderError> {
         if path.join(CONFIG).exists() {
             return Err(RunFolderError::Taken { path: path.into() });
         }
@@ -71,7 +63,7 @@ impl RunFolder {
     }
 
     /// An existing folder and its settings.
-    pub fn open(path: &Path) -> Result<(Self, RunConfig), RunFolderError> {
+    pub(crate) fn open(path: &Path) -> Result<(Self, RunConfig), RunFolderError> {
         let file = path.join(CONFIG);
         if !file.exists() {
             return Err(RunFolderError::NoRun { path: path.into() });
@@ -92,7 +84,7 @@ impl RunFolder {
     }
 
     /// The folder.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -103,7 +95,7 @@ impl RunFolder {
     }
 
     /// Where the finished model goes.
-    pub fn model(&self) -> PathBuf {
+    pub(crate) fn model(&self) -> PathBuf {
         self.path.join("model")
     }
 

@@ -21,7 +21,7 @@ mod signals;
 mod skip;
 mod start;
 mod state;
-pub mod tensorboard;
+mod tensorboard;
 mod trainer;
 
 pub use config::{
@@ -30,16 +30,16 @@ pub use config::{
 };
 pub use error::TrainError;
 pub use evaluate::{EvaluateError, Evaluation};
+pub use folder::RunFolderError;
 pub use folder::checkpoint_steps;
-pub use folder::{RunFolder, RunFolderError};
 pub use layers::ConfigLayers;
 pub use memory::peak_rss_mb;
 pub use model_section::ModelSection;
 pub use observer::{Finished, Midway, Observer, StepReport};
-pub use preset::{DEFAULT_DATA, PRESETS, Preset, for_depth, preset};
+pub use preset::{DEFAULT_DATA, PRESETS, for_depth};
 pub use saved::saved_model;
 pub use signals::stop_on_signals;
 pub use skip::{SkipConfig, SkipGate, SkipPer, SkipReport, SkipState};
-pub use state::{State, StateError};
+pub use state::StateError;
 pub use trainer::Trainer;
 pub use trainer::model_config;

@@ -34,7 +34,7 @@ pub const PRESETS: [Preset; 6] = presets! {
 };
 
 /// A preset by name.
-pub fn preset(name: &str) -> Result<Preset, RunConfigError> {
+pub(crate) fn preset(name: &str) -> Result<Preset, RunConfigError> {
     PRESETS.into_iter().find(|preset| preset.name == name).ok_or_else(|| {
         let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
         RunConfigError::UnknownPreset { name: name.into(), known: known.join(", ") }

@@ -21,7 +21,7 @@ const MANIFEST: &str = "manifest.json";
 /// The counters of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct State {
+pub(crate) struct State {
     /// Optimiser steps done.
     pub step: u64,
     /// Sequences that were passed over after failures.

@@ -23,7 +23,7 @@ const FOOTER: usize = 4;
 
 /// Appends scalars to one event file.
 #[derive(Debug)]
-pub struct EventWriter {
+pub(crate) struct EventWriter {
     file: BufWriter<File>,
 }
 
@@ -32,7 +32,7 @@ impl EventWriter {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let mut writer = Self { file: BufWriter::new(File::create(path)?) };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let mut event = Message::default();
@@ -49,7 +49,7 @@ impl EventWriter {
     ///
     /// # Errors
     /// If the file does not exist, is no event file, or cannot be written.
-    pub fn append(path: &Path) -> io::Result<Self> {
+    pub(crate) fn append(path: &Path) -> io::Result<Self> {
         let contents = std::fs::read(path)?;
         let whole = whole_records(&contents);
         if whole == 0 {
@@ -71,7 +71,13 @@ impl EventWriter {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn scalar(&mut self, tag: &str, step: u64, value: f32, wall_time: f64) -> io::Result<()> {
+    pub(crate) fn scalar(
+        &mut self,
+        tag: &str,
+        step: u64,
+        value: f32,
+        wall_time: f64,
+    ) -> io::Result<()> {
         let mut point = Message::default();
         point.bytes(1, tag.as_bytes());
         point.float(2, value);
@@ -88,7 +94,7 @@ impl EventWriter {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
 

@@ -6,6 +6,7 @@ use std::io;
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum BenchError {
     /// The model cannot be built.
     #[error(transparent)]
@@ -18,57 +19,25 @@ pub enum BenchError {
     Skip(#[from] SkipError),
     /// Times of numbers that are none mean nothing.
     #[error("the loss is {loss} after {steps} steps, so its times would mean nothing")]
-    NotFinite {
-        /// The loss.
-        loss: f64,
-        /// Steps before it.
-        steps: u64,
-    },
+    NotFinite { loss: f64, steps: u64 },
     /// There are no threads to run on.
     #[error("cannot start {threads} threads: {reason}")]
-    Threads {
-        /// How many were asked for.
-        threads: usize,
-        /// Why.
-        reason: String,
-    },
+    Threads { threads: usize, reason: String },
     /// A worker cannot talk to its parent.
     #[error("cannot talk to the process that asked for the benchmark: {0}")]
     Parent(#[from] io::Error),
     /// A worker was asked for something that it does not know.
     #[error("`{request}` is no request; write step or end")]
-    UnknownRequest {
-        /// What was asked.
-        request: String,
-    },
+    UnknownRequest { request: String },
     /// A worker cannot be started.
     #[error("cannot start the worker of {kind}: {reason}")]
-    NotStarted {
-        /// The policy.
-        kind: String,
-        /// Why.
-        reason: io::Error,
-    },
+    NotStarted { kind: String, reason: io::Error },
     /// A worker ended before it was done.
     #[error("the worker of {kind} died ({status}){said}")]
-    Died {
-        /// The policy.
-        kind: String,
-        /// How it ended.
-        status: String,
-        /// What it said at last, behind a colon.
-        said: String,
-    },
+    Died { kind: String, status: String, said: String },
     /// A worker said something else than was asked.
     #[error("the worker of {kind} answered `{answer}`: {reason}")]
-    Nonsense {
-        /// The policy.
-        kind: String,
-        /// What it said.
-        answer: String,
-        /// What is wrong with it.
-        reason: serde_json::Error,
-    },
+    Nonsense { kind: String, answer: String, reason: serde_json::Error },
 }
 
 impl BenchError {

@@ -26,7 +26,6 @@ pub use alternate::{Measured, WARM_UP, alternate};
 pub use decode::{DECODED, contexts};
 pub use error::BenchError;
 pub use job::{Activity, Job, SkipRate};
-pub use peak::sgemm_gflops;
 pub use report::{ContextReport, DecodeReport, TrainingReport};
 pub use serve::serve;
 pub use shape::{Shape, VOCABULARY};

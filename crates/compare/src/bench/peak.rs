@@ -10,7 +10,7 @@ const TRIES: usize = 10;
 
 /// GFLOP/s of the best of several products of two square f32 matrices, on this many threads of the
 /// pool that it is called in.
-pub fn sgemm_gflops(threads: usize) -> f64 {
+pub(crate) fn sgemm_gflops(threads: usize) -> f64 {
     let (a, b) = (vec![1.0f32; SIZE * SIZE], vec![0.5f32; SIZE * SIZE]);
     let mut product = vec![0.0f32; SIZE * SIZE];
     let best = (0..TRIES)

@@ -93,21 +93,16 @@ impl Split {
 
 /// Why a task cannot be generated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum TaskError {
     /// A setting for which the task does not exist.
     #[error("{task}: `{setting}` is {value}; choose {least} to {most}, because {reason}")]
     OutOfRange {
-        /// The task.
         task: &'static str,
-        /// The setting.
         setting: &'static str,
-        /// What it is.
         value: usize,
-        /// The smallest allowed value, given the other settings.
         least: usize,
-        /// The largest allowed value, given the other settings.
         most: usize,
-        /// What other values would mean.
         reason: &'static str,
     },
     /// So few instances that a split could be empty, or a model could learn them by heart.
@@ -115,14 +110,7 @@ pub enum TaskError {
         "{task}: these settings allow only {instances} different instances, too few to hold some \
          out; raise {remedy}"
     )]
-    TooFewInstances {
-        /// The task.
-        task: &'static str,
-        /// About how many there are.
-        instances: u64,
-        /// What makes more of them.
-        remedy: &'static str,
-    },
+    TooFewInstances { task: &'static str, instances: u64, remedy: &'static str },
 }
 
 /// What a task's file provides; everything that all tasks share is above it.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 /// Why there is no diagnosis.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum DiagnoseError {
     /// There is nothing to look at.
     #[error(
@@ -17,86 +18,46 @@ pub enum DiagnoseError {
          directory",
         path.display()
     )]
-    NoModel {
-        /// The folder.
-        path: PathBuf,
-    },
+    NoModel { path: PathBuf },
     /// The run has saved nothing yet.
     #[error("{} holds no checkpoint yet; wait for the first one", path.display())]
-    NoCheckpoint {
-        /// The run.
-        path: PathBuf,
-    },
+    NoCheckpoint { path: PathBuf },
     /// There is nothing to look at it with.
     #[error(
         "{} brings no data of its own; name a text file or a directory of `hadal data prepare` with --data",
         path.display()
     )]
-    NoData {
-        /// The model.
-        path: PathBuf,
-    },
+    NoData { path: PathBuf },
     /// The data is too short.
     #[error("{} holds {tokens} tokens, but at least {least} are needed; name a longer text with --data", path.display())]
-    TooShort {
-        /// The data.
-        path: PathBuf,
-        /// What it holds.
-        tokens: u64,
-        /// What would do.
-        least: u64,
-    },
+    TooShort { path: PathBuf, tokens: u64, least: u64 },
     /// The data is of another vocabulary.
     #[error(
         "{} has {data} tokens, but the model's vocabulary has only {model}; prepare the text with the model's \
          tokenizer",
         path.display()
     )]
-    Vocabulary {
-        /// The data or its tokenizer.
-        path: PathBuf,
-        /// Its vocabulary.
-        data: usize,
-        /// The model's.
-        model: usize,
-    },
+    Vocabulary { path: PathBuf, data: usize, model: usize },
     /// The data was made by another tokenizer.
     #[error(
         "{} was prepared with another tokenizer than the model's {}; prepare it again with `--tokenizer {}`",
         path.display(), tokenizer.display(), tokenizer.display()
     )]
-    OtherTokenizer {
-        /// The data.
-        path: PathBuf,
-        /// The model's tokenizer.
-        tokenizer: PathBuf,
-    },
+    OtherTokenizer { path: PathBuf, tokenizer: PathBuf },
     /// A text cannot be read by the model.
     #[error("{} has no tokenizer.json to read a text with; copy its tokenizer there, or give --data a directory of `hadal data prepare`", path.display())]
-    NoTokenizer {
-        /// The model.
-        path: PathBuf,
-    },
+    NoTokenizer { path: PathBuf },
     /// The data is not a text.
     #[error("{} is not a UTF-8 text; turn it into data with `hadal data prepare`", path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
+    NotText { path: PathBuf },
     /// The model does not compute numbers.
     #[error(
         "the loss is {loss}: the model's numbers overflow, and no figure of it would mean anything"
     )]
-    NotFinite {
-        /// What it is.
-        loss: f64,
-    },
+    NotFinite { loss: f64 },
     /// There is no such diagnostic.
     #[error("unknown diagnostic `{name}`; known are {}", Kind::names())]
-    Unknown {
-        /// What was asked for.
-        name: String,
-    },
+    Unknown { name: String },
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),

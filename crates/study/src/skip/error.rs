@@ -7,26 +7,19 @@ use std::path::PathBuf;
 
 /// Why there are no thresholds.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the message says what a field is")]
 pub enum SkipError {
     /// A rate is no share.
     #[error(
         "the rate is {rate}, but it is the share of FLOPs that is skipped: at least 0, and less than 1"
     )]
-    Rate {
-        /// What was asked for.
-        rate: f64,
-    },
+    Rate { rate: f64 },
     /// There is not so much to skip.
     #[error(
         "the rate is {rate}, but at most {most:.3} of these FLOPs can be skipped: the first sub-layers fill streams \
          and run for every token; ask for less"
     )]
-    TooMuch {
-        /// What was asked for.
-        rate: f64,
-        /// The share of FLOPs at sub-layers that have a gate.
-        most: f64,
-    },
+    TooMuch { rate: f64, most: f64 },
     /// No sub-layer has a gate.
     #[error(
         "no sub-layer of this model has a gate: it has as many streams as sub-layers to fill them"
@@ -42,22 +35,13 @@ pub enum SkipError {
     #[error(
         "the loss is {loss}: the model's numbers overflow, and no threshold of it would mean anything"
     )]
-    NotFinite {
-        /// What it is.
-        loss: f64,
-    },
+    NotFinite { loss: f64 },
     /// A model is to be written over something else.
     #[error("{} is not empty; name another directory with --out, or --write to change a model in place", path.display())]
-    Occupied {
-        /// The directory.
-        path: PathBuf,
-    },
+    Occupied { path: PathBuf },
     /// There is no finished model to change.
     #[error("{} holds no model yet, only checkpoints; name a directory for the model with --out", path.display())]
-    Unfinished {
-        /// The run.
-        path: PathBuf,
-    },
+    Unfinished { path: PathBuf },
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
