@@ -2,6 +2,7 @@
 
 mod parameters;
 
+use crate::cache::Cache;
 use crate::config::{ConfigError, DepthKv, ModelConfig};
 use crate::layers::{Block, Layers};
 use crate::loss::shares;
@@ -142,23 +143,11 @@ impl Decoder {
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens.ids(), start + tokens.time())?;
         self.check_absent(absent)?;
-        let present = |block: usize| !absent.contains(&Site::new(2 * block));
-        if let Some(cache) = &cache
-            && let Some(reason) = cache.mismatch(self.blocks.len(), tokens.batch(), present)
-        {
-            return Err(PassError::ForeignCache { reason });
+        if let Some(cache) = &cache {
+            self.check_cache(cache, tokens, absent)?;
         }
         let table = self.embeddings();
         let device = table.device();
-        let skipped_keys = self.config.residual.skipped_keys();
-        if skipped_keys == SkippedKeys::Drop
-            && let Some(fused) = cache.as_ref().and_then(|cache| cache.fused())
-            && fused != (fuses(&device) && !device.is_autodiff())
-        {
-            let reason = "it was filled by the other form of the operations, which keeps track of \
-                          dropped keys in its own way";
-            return Err(PassError::ForeignCache { reason });
-        }
         let embedding = embed(table, tokens.ids(), tokens.batch());
         let time = tokens.time();
         if let Some(tally) = &mut tally {
@@ -178,7 +167,7 @@ impl Decoder {
             absent,
             recompute: memory.recompute,
             slots: Vec::new(),
-            skipped_keys,
+            skipped_keys: self.config.residual.skipped_keys(),
             start,
             tally,
             extra_loss: None,
@@ -192,6 +181,28 @@ impl Decoder {
             cache.advance(time);
         }
         Ok((hidden, extra_loss))
+    }
+
+    /// Refuses a cache that a pass cannot continue.
+    fn check_cache(
+        &self,
+        cache: &Cache,
+        tokens: &Tokens,
+        absent: &[Site],
+    ) -> Result<(), PassError> {
+        let present = |block: usize| !absent.contains(&Site::new(2 * block));
+        if let Some(reason) = cache.mismatch(self.blocks.len(), tokens.batch(), present) {
+            return Err(PassError::ForeignCache { reason });
+        }
+        let device = self.embeddings().device();
+        if self.config.residual.skipped_keys() == SkippedKeys::Drop
+            && cache.fused().is_some_and(|fused| fused != (fuses(&device) && !device.is_autodiff()))
+        {
+            let reason = "it was filled by the other form of the operations, which keeps track of \
+                          dropped keys in its own way";
+            return Err(PassError::ForeignCache { reason });
+        }
+        Ok(())
     }
 
     fn check_vocabulary(&self, ids: &[u32]) -> Result<(), PassError> {
