@@ -161,6 +161,8 @@ pub struct Backward<'a, K> {
     pub next_write: &'a [f32],
     /// As it was left.
     pub record: [&'a mut [f32]; PARTS],
+    /// As it was left; empty if the junction did not decide.
+    pub runs: &'a [bool],
     /// As it was left.
     pub kept: &'a K,
     /// As the junction left it; to be taken back.
@@ -391,6 +393,7 @@ impl<P: Policy> Stream for Carried<P> {
                         write: tile(rows_of(&level.write), index, width),
                         next_write: tile(rows_of(&self.next_write), index, width),
                         record: record.map(open::<P>),
+                        runs: tile(&level.runs, index, 1),
                         kept,
                         state: state.map(open::<P>),
                         d_output,

@@ -269,12 +269,6 @@ pub(crate) fn rms(v: &[f64], gain: &[f64], eps: f64) -> Vec<f64> {
     v.iter().zip(gain).map(|(v, gain)| v / root * gain).collect()
 }
 
-impl Formed for super::Nag {
-    fn in_form(self, _: Form) -> Self {
-        self
-    }
-}
-
 impl Formed for super::Mixing {
     fn in_form(self, _: Form) -> Self {
         self
