@@ -13,13 +13,13 @@
 //! Records, state and gradient have up to [`PARTS`] parts, each a buffer of its own: a tile is given `[tokens, each]` of
 //! every part, where `each` is what the policy's [`Parts`] say.
 
-use super::tiles::{TILE, sum_of_partials, tile, tile_count};
+use super::tiles::{TILE, tile, tile_count};
 use super::{DecodeStream, Gradient, Stream};
 use crate::buffer::{Buffer, Chunk, Chunks};
+use crate::parallel;
 use crate::route::Route;
-use crate::rows::Rows;
+use crate::rows::{Rows, sum_of_partials};
 use crate::simd::Form;
-use crate::team::share_out;
 use crate::work;
 use std::fmt::Debug;
 
@@ -316,25 +316,29 @@ impl<P: Policy> Stream for Carried<P> {
                 let chunks = (take(&mut states), take(&mut records), outputs.take());
                 (index, kept, chunks, deciding.next().unwrap_or_default())
             });
-            share_out(tiles, P::Scratch::default, |scratch, (index, kept, chunks, runs)| {
-                let (state, record, output) = chunks;
-                let write = tile(values, index, width);
-                let tile = Forward {
-                    junction,
-                    first: index * TILE,
-                    tokens: write.len() / width,
-                    keep: self.keep,
-                    before: self.before(index),
-                    handed_on: &self.handed_on,
-                    write,
-                    state: state.map(open::<P>),
-                    record: record.map(open::<P>),
-                    runs,
-                    kept,
-                    output: open::<P>(output),
-                };
-                forward_in(self.form, policy, &split, tile, scratch);
-            });
+            parallel::for_each_init(
+                tiles,
+                P::Scratch::default,
+                |scratch, (index, kept, chunks, runs)| {
+                    let (state, record, output) = chunks;
+                    let write = tile(values, index, width);
+                    let tile = Forward {
+                        junction,
+                        first: index * TILE,
+                        tokens: write.len() / width,
+                        keep: self.keep,
+                        before: self.before(index),
+                        handed_on: &self.handed_on,
+                        write,
+                        state: state.map(open::<P>),
+                        record: record.map(open::<P>),
+                        runs,
+                        kept,
+                        output: open::<P>(output),
+                    };
+                    forward_in(self.form, policy, &split, tile, scratch);
+                },
+            );
         }
         drop(split);
         self.state = state.map(Buffer::finish);
@@ -383,7 +387,7 @@ impl<P: Policy> Stream for Carried<P> {
                 });
                 (tiles.collect::<Vec<_>>(), d_params.next().unwrap_or_default())
             });
-            share_out(parts, P::Scratch::default, |scratch, (tiles, d_params)| {
+            parallel::for_each_init(parts, P::Scratch::default, |scratch, (tiles, d_params)| {
                 for (index, kept, (gradient, state, record), d_write) in tiles {
                     let d_output = tile(d_output, index, width);
                     let tile = Backward {
