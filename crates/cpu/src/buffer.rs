@@ -1,12 +1,24 @@
-//! Vectors that are written chunk by chunk, on several threads, without a pass over memory that clears them first.
+//! Memory that is written before it is read, without a pass that clears it first: clearing costs up to as much as what a
+//! cheap kernel does with its output. All functions that hand out such memory are unsafe and in this file.
 //!
-//! Clearing costs up to as much as what a cheap kernel does with its output. So a task opens a chunk under the promise
-//! that it writes all of it, and [`Buffer::finish`] hands the vector out if every chunk was opened.
+//! In tests, what was not written yet is not a number, so that reading it is seen.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A vector in the making, or one to be changed in place.
+/// A vector of so many elements without a meaning.
+///
+/// # Safety
+/// No element may be read before it was written.
+pub(crate) unsafe fn unwritten(length: usize) -> Vec<f32> {
+    let mut buffer = Buffer::new(length);
+    // SAFETY: the caller's promise.
+    unsafe { buffer.chunks(length).take().open() };
+    buffer.finish()
+}
+
+/// A vector that tasks write chunk by chunk, or one to be changed in place. [`Buffer::finish`] hands it out if every
+/// chunk was opened.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     values: Vec<f32>,
@@ -50,7 +62,8 @@ impl Buffer {
     pub(crate) fn finish(mut self) -> Vec<f32> {
         if self.values.len() < self.length {
             assert_eq!(*self.opened.get_mut(), self.length, "elements that were written");
-            // SAFETY: the chunks of `chunks` do not overlap, each was opened, and who opens one writes all of it.
+            // SAFETY: the chunks of `chunks` do not overlap, all were opened, and opening one comes with the promise that
+            // its elements are written before they are read.
             unsafe { self.values.set_len(self.length) };
         }
         self.values
@@ -89,10 +102,10 @@ impl<'a> Chunk<'a> {
         unsafe { self.open_as_it_is() }
     }
 
-    /// What was written, or elements without a meaning; in tests these are no numbers, so that reading them is seen.
+    /// What was written, or elements without a meaning.
     ///
     /// # Safety
-    /// If nothing was written yet, every element has to be written, and not read before that.
+    /// No element may be read before it was written.
     pub(crate) unsafe fn open(mut self) -> &'a mut [f32] {
         if cfg!(test) {
             self.fill(f32::NAN);
@@ -115,7 +128,7 @@ impl<'a> Chunk<'a> {
             Self::Written(values) => values,
             Self::Unwritten(room, opened) => {
                 opened.fetch_add(room.len(), Ordering::Relaxed);
-                // SAFETY: the caller writes every element before it is read.
+                // SAFETY: the caller reads no element before it was written.
                 unsafe { &mut *(std::ptr::from_mut(room) as *mut [f32]) }
             }
         }

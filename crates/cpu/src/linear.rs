@@ -1,9 +1,10 @@
 //! Products of token rows with weights stored as `[out, in]`, one or several side by side:
 //! `y = [x W1^T | x W2^T | ..]`, `dx = sum_i dy_i W_i`, `dW_i = dy_i^T x`.
 
+use crate::buffer::unwritten;
 use crate::gemm::{NR, Packed, Scratch, Store, View, large_row_tasks, multiply, row_pairs};
-use crate::rows::{cut_mut, filled, filled_each};
-use crate::team::share_out;
+use crate::parallel;
+use crate::rows::cut_mut;
 use crate::vector;
 use crate::work;
 
@@ -49,8 +50,12 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
         return joined(x, inputs, weights, width);
     }
     let packed: Vec<_> = weights.iter().map(|w| pack_forward(*w, inputs)).collect();
-    filled(tokens * width, |y| {
-        share_out(row_pairs(y, width, x, inputs), Scratch::of_thread, |scratch, (y, x)| {
+    // SAFETY: the products are all of its columns.
+    let mut y = unsafe { unwritten(tokens * width) };
+    parallel::for_each_init(
+        row_pairs(&mut y, width, x, inputs),
+        Scratch::of_thread,
+        |scratch, (y, x)| {
             let rows = x.len() / inputs;
             let mut column = 0;
             for (weight, packed) in weights.iter().zip(&packed) {
@@ -66,8 +71,9 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
                 );
                 column += weight.out;
             }
-        });
-    })
+        },
+    );
+    y
 }
 
 /// All weights as one: rows of x are read once for all of them.
@@ -75,12 +81,17 @@ fn joined(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32
     let parts: Vec<_> =
         weights.iter().map(|w| (View::transposed(w.values, inputs), w.out)).collect();
     let packed = Packed::side_by_side(&parts, inputs);
-    filled(x.len() / inputs * width, |y| {
-        share_out(row_pairs(y, width, x, inputs), Scratch::of_thread, |scratch, (y, x)| {
+    // SAFETY: the product is all of it.
+    let mut y = unsafe { unwritten(x.len() / inputs * width) };
+    parallel::for_each_init(
+        row_pairs(&mut y, width, x, inputs),
+        Scratch::of_thread,
+        |scratch, (y, x)| {
             let sizes = [x.len() / inputs, width, inputs];
             multiply(sizes, View::rows(x, inputs), &packed, y, width, Store::SET, scratch);
-        });
-    })
+        },
+    );
+    y
 }
 
 fn few(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32> {
@@ -132,30 +143,29 @@ pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gra
     let packed = Packed::all(&factors);
     let (packed_x, packed_weights) = (&packed[0], &packed[1..]);
     let lengths = weights.iter().map(|weight| weight.out * inputs);
-    let mut vectors = filled_each(lengths.chain([x.len()]), |mut vectors| {
-        let mut tasks = Vec::new();
-        let dx = vectors.pop().unwrap_or_default();
-        let mut column = 0;
-        // Rows of weights are split, not tokens: every element is summed in one order, whatever the threads do.
-        for (mut dw, weight) in vectors.into_iter().zip(weights) {
-            for rows in large_row_tasks(weight.out) {
-                tasks.push(Part::Weight(cut_mut(&mut dw, rows * inputs), &dy[column..]));
-                column += rows;
-            }
+    // SAFETY: both products are all of their rows.
+    let new = |length: usize| unsafe { unwritten(length) };
+    let (mut d_weights, mut dx): (Vec<_>, _) = (lengths.map(new).collect(), new(x.len()));
+    let mut tasks = Vec::new();
+    let mut column = 0;
+    // Rows of weights are split, not tokens: every element is summed in one order, whatever the threads do.
+    for (dw, weight) in d_weights.iter_mut().zip(weights) {
+        let mut dw = dw.as_mut_slice();
+        for rows in large_row_tasks(weight.out) {
+            tasks.push(Part::Weight(cut_mut(&mut dw, rows * inputs), &dy[column..]));
+            column += rows;
         }
-        let of_input = row_pairs(dx, inputs, dy, width);
-        tasks.extend(of_input.map(|(dx, dy)| Part::Input(dx, dy)));
-        share_out(tasks.into_iter(), Scratch::of_thread, |scratch, part| match part {
-            Part::Weight(dw, dy) => {
-                let (sizes, dy) =
-                    ([dw.len() / inputs, inputs, tokens], View::transposed(dy, width));
-                multiply(sizes, dy, packed_x, dw, inputs, Store::SET, scratch);
-            }
-            Part::Input(dx, dy) => input_rows(dx, dy, inputs, packed_weights, scratch),
-        });
+    }
+    let of_input = row_pairs(&mut dx, inputs, dy, width);
+    tasks.extend(of_input.map(|(dx, dy)| Part::Input(dx, dy)));
+    parallel::for_each_init(tasks.into_iter(), Scratch::of_thread, |scratch, part| match part {
+        Part::Weight(dw, dy) => {
+            let (sizes, dy) = ([dw.len() / inputs, inputs, tokens], View::transposed(dy, width));
+            multiply(sizes, dy, packed_x, dw, inputs, Store::SET, scratch);
+        }
+        Part::Input(dx, dy) => input_rows(dx, dy, inputs, packed_weights, scratch),
     });
-    let dx = vectors.pop().unwrap_or_default();
-    Gradient { x: dx, weights: vectors }
+    Gradient { x: dx, weights: d_weights }
 }
 
 /// What one task of [`backward`] computes, and what it reads of `dy`.

@@ -3,11 +3,12 @@
 //! Logits exist for one chunk of tokens at a time. When gradients are wanted they are computed on the
 //! way, because the loss is a scalar: what comes back later only multiplies them.
 
+use crate::buffer::unwritten;
 use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, row_pairs, row_tasks};
 use crate::linear::{Weight, pack_forward};
-use crate::rows::{cut_mut, filled};
+use crate::parallel;
+use crate::rows::cut_mut;
 use crate::simd::{Form, exp};
-use crate::team::{share_out, shared_out};
 use crate::work;
 
 /// Logits of one chunk: 16 MiB at most, and not fewer than a few rows.
@@ -41,10 +42,11 @@ pub fn cross_entropy(
     let packed_rows =
         with_gradients.then(|| Packed::new(View::rows(head, width), vocabulary, width));
     let chunk = (LOGITS / vocabulary).clamp(64, 2064);
-    // Each chunk writes what it reads.
-    let mut logits = filled(chunk.min(targets.len()) * vocabulary, |_| ());
+    // SAFETY: each chunk writes all of its logits before it reads them, and its rows of the gradient.
+    let new = |length: usize| unsafe { unwritten(length) };
+    let mut logits = new(chunk.min(targets.len()) * vocabulary);
     let mut value = 0.0;
-    let mut d_hidden = filled(if with_gradients { hidden.len() } else { 0 }, |_| ());
+    let mut d_hidden = new(if with_gradients { hidden.len() } else { 0 });
     let mut d_head = vec![0.0; if with_gradients { head.len() } else { 0 }];
     let chunks = hidden.chunks(chunk * width).zip(targets.chunks(chunk)).zip(shares.chunks(chunk));
     for (i, ((hidden, targets), shares)) in chunks.enumerate() {
@@ -55,7 +57,7 @@ pub fn cross_entropy(
             .chunks_mut(rows * vocabulary)
             .zip(hidden.chunks(rows * width))
             .zip(targets.chunks(rows).zip(shares.chunks(rows)));
-        let parts: Vec<f64> = shared_out(
+        let parts: Vec<f64> = parallel::map_init(
             tasks,
             Scratch::of_thread,
             |scratch, ((logits, hidden), (targets, shares))| {
@@ -81,7 +83,7 @@ pub fn cross_entropy(
         let Some(packed_rows) = &packed_rows else { continue };
         let d_hidden = &mut d_hidden[i * chunk * width..][..hidden.len()];
         let tasks = row_pairs(d_hidden, width, logits, vocabulary);
-        share_out(tasks, Scratch::of_thread, |scratch, (d, logits)| {
+        parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (d, logits)| {
             let sizes = [d.len() / width, width, vocabulary];
             let logits = View::rows(logits, vocabulary);
             multiply(sizes, logits, packed_rows, d, width, Store::SET, scratch);
@@ -92,7 +94,7 @@ pub fn cross_entropy(
             word += words;
             (cut_mut(&mut d, words * width), &logits[word - words..])
         });
-        share_out(tasks, Scratch::of_thread, |scratch, (d, logits)| {
+        parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (d, logits)| {
             let sizes = [d.len() / width, width, targets.len()];
             let logits = View::transposed(logits, vocabulary);
             multiply(sizes, logits, &packed_hidden, d, width, Store::ADD, scratch);
@@ -133,11 +135,11 @@ simd! {
 
 /// `table[id]` for each id, `[ids, width]`.
 pub fn embed(table: &[f32], width: usize, ids: &[u32]) -> Vec<f32> {
-    filled(ids.len() * width, |out| {
-        for (out, &id) in out.chunks_exact_mut(width).zip(ids) {
-            out.copy_from_slice(&table[id as usize * width..][..width]);
-        }
-    })
+    let mut rows = Vec::with_capacity(ids.len() * width);
+    for &id in ids {
+        rows.extend_from_slice(&table[id as usize * width..][..width]);
+    }
+    rows
 }
 
 /// The gradient of the table of [`embed`], of `rows` rows.

@@ -11,13 +11,14 @@ mod step;
 pub use backward::{Gradient, backward};
 pub use step::{Biases, Room, step};
 
+use crate::buffer::unwritten;
 use crate::gemm::{
     Layout, Packed, PanelsMut, Scratch, Store, View, block_tasks, fill_panels, multiply_panels,
 };
 use crate::linear::{self, FEW, Weight};
-use crate::rows::{cut, cut_mut, filled, filled_each};
+use crate::parallel;
+use crate::rows::{cut, cut_mut};
 use crate::simd::{Form, exp};
-use crate::team::share_out;
 use crate::work;
 use std::ops::Range;
 
@@ -95,55 +96,47 @@ fn few(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
 }
 
 fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
-    let Mlp { width, hidden, .. } = *mlp;
+    let Mlp { width, hidden: height, .. } = *mlp;
     let tokens = x.len() / width;
     let raising = mlp.raising();
-    work::add(2 * (raising.len() + 1) * tokens * width * hidden);
-    let views = raising.iter().map(|weight| [(View::transposed(weight.values, width), hidden)]);
+    work::add(2 * (raising.len() + 1) * tokens * width * height);
+    let views = raising.iter().map(|weight| [(View::transposed(weight.values, width), height)]);
     let views: Vec<_> = views.collect();
-    let down = [(View::transposed(mlp.down, hidden), width)];
+    let down = [(View::transposed(mlp.down, height), width)];
     let mut factors: Vec<_> = views.iter().map(|view| (&view[..], width)).collect();
-    factors.push((&down, hidden));
+    factors.push((&down, height));
     let packed = Packed::all(&factors);
     let layout = mlp.layout(tokens);
-    let mut raised = Vec::new();
-    let y = filled(tokens * width, |y| {
-        raised = filled_each(raising.iter().map(|_| layout.len()), |raised| {
-            let raised: Vec<_> =
-                raised.into_iter().map(|values| PanelsMut::new(values, layout)).collect();
-            let tasks = row_blocks(y, x, width);
-            let room = || (Scratch::of_thread(), Vec::new());
-            share_out(tasks, room, |(scratch, product): &mut (_, Vec<f32>), (rows, y, x)| {
-                let x = View::rows(x, width);
-                // SAFETY: this task alone works on these rows of hidden values.
-                unsafe {
-                    if let [up, gate] = &raised[..] {
-                        let here = Layout { rows: rows.len(), ..layout };
-                        product.resize(here.len(), 0.0);
-                        let product = PanelsMut::new(product, here);
-                        let finish = |panel: usize, gate: &mut [f32]| {
-                            let product = product.piece(panel, 0..rows.len());
-                            multiply_gated(
-                                Form::best(),
-                                product,
-                                up.piece(panel, rows.clone()),
-                                gate,
-                            );
-                        };
-                        fill_panels(rows.clone(), width, x, &packed[0], up, scratch, |_, _| ());
-                        fill_panels(rows.clone(), width, x, &packed[1], gate, scratch, finish);
-                        multiply_panels(0..rows.len(), &product, &packed[2], y, Store::SET);
-                    } else {
-                        let (a, square) =
-                            (&raised[0], |_, a: &mut [f32]| square_relu(Form::best(), a));
-                        fill_panels(rows.clone(), width, x, &packed[0], a, scratch, square);
-                        multiply_panels(rows, a, &packed[1], y, Store::SET);
-                    }
-                }
-            });
-        });
+    // SAFETY: every block of rows is of one task, which writes the products of all its columns.
+    let new = |length: usize| unsafe { unwritten(length) };
+    let (mut y, mut hidden): (_, Vec<_>) =
+        (new(tokens * width), raising.iter().map(|_| new(layout.len())).collect());
+    let raised: Vec<_> = hidden.iter_mut().map(|values| PanelsMut::new(values, layout)).collect();
+    let tasks = row_blocks(&mut y, x, width);
+    let room = || (Scratch::of_thread(), Vec::new());
+    parallel::for_each_init(tasks, room, |(scratch, product): &mut (_, Vec<f32>), (rows, y, x)| {
+        let x = View::rows(x, width);
+        // SAFETY: this task alone works on these rows of hidden values.
+        unsafe {
+            if let [up, gate] = &raised[..] {
+                let here = Layout { rows: rows.len(), ..layout };
+                product.resize(here.len(), 0.0);
+                let product = PanelsMut::new(product, here);
+                let finish = |panel: usize, gate: &mut [f32]| {
+                    let product = product.piece(panel, 0..rows.len());
+                    multiply_gated(Form::best(), product, up.piece(panel, rows.clone()), gate);
+                };
+                fill_panels(rows.clone(), width, x, &packed[0], up, scratch, |_, _| ());
+                fill_panels(rows.clone(), width, x, &packed[1], gate, scratch, finish);
+                multiply_panels(0..rows.len(), &product, &packed[2], y, Store::SET);
+            } else {
+                let (a, square) = (&raised[0], |_, a: &mut [f32]| square_relu(Form::best(), a));
+                fill_panels(rows.clone(), width, x, &packed[0], a, scratch, square);
+                multiply_panels(rows, a, &packed[1], y, Store::SET);
+            }
+        }
     });
-    (y, raised)
+    (y, hidden)
 }
 
 /// Rows of a result and of an input, both `width` long, that are of one block of hidden values.

@@ -3,10 +3,11 @@
 //! The factor is found by repeating `X = a X + (b A + c A^2) X`, `A = X X^T`, on the wide orientation. Its
 //! products are the largest part of an optimiser's time, so they run on the kernels of the layers.
 
+use crate::buffer::unwritten;
 use crate::gemm::{Packed, Scratch, Store, View, multiply, row_tasks};
-use crate::rows::{filled, transpose};
+use crate::parallel;
+use crate::rows::transpose;
 use crate::simd::Form;
-use crate::team::{each_of, share_out};
 use crate::update::{PART, scale, square_sum};
 
 /// The rule with everything that does not depend on the element worked out: `m = mu m + (1 - mu) g`,
@@ -38,15 +39,15 @@ const TINY: f64 = 1e-7;
 impl Muon<'_> {
     /// One step of one matrix of this shape.
     pub fn step(&self, values: &mut [f32], first: &mut [f32], gradient: &[f32], shape: [usize; 2]) {
-        let direction = filled(first.len(), |out| {
-            let parts = out.chunks_mut(PART).zip(first.chunks_mut(PART));
-            each_of(parts.zip(gradient.chunks(PART)), |((out, first), gradient)| {
-                advance(Form::best(), out, first, gradient, self.momentum);
-            });
+        // SAFETY: all parts are written.
+        let mut direction = unsafe { unwritten(first.len()) };
+        let parts = direction.chunks_mut(PART).zip(first.chunks_mut(PART));
+        parallel::for_each(parts.zip(gradient.chunks(PART)), |((out, first), gradient)| {
+            advance(Form::best(), out, first, gradient, self.momentum);
         });
         let orthogonal = self.polynomials.orthogonalise(direction, shape);
         let parts = values.chunks_mut(PART).zip(orthogonal.chunks(PART));
-        each_of(parts, |(values, direction)| {
+        parallel::for_each(parts, |(values, direction)| {
             go(Form::best(), values, direction, self.keep, self.size)
         });
     }
@@ -105,26 +106,27 @@ fn symmetric_sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Pack
 fn sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed, lower: bool) -> Vec<f32> {
     let (depth, columns) = (right.depth(), right.columns());
     let height = left.len() / depth;
-    filled(height * columns, |out| {
-        let (mut out, mut left, mut end) = (out, left, height);
-        // The longest rows first: what comes last should be short.
-        let tasks = row_tasks(height).map(|rows| {
-            end -= rows;
-            let out = out.split_off_mut(end * columns..).expect("rows of the result");
-            (end, out, left.split_off(end * depth..).expect("rows of the factor"))
-        });
-        share_out(tasks, Scratch::of_thread, |scratch, (first, out, left)| {
-            let add = !old.is_empty();
-            if add {
-                copy_scaled(Form::best(), out, &old[first * columns..], share);
-            }
-            let height = out.len() / columns;
-            let width = if lower { first + height } else { columns };
-            let left = View::rows(left, depth);
-            let store = Store { scale, add };
-            multiply([height, width, depth], left, right, out, columns, store, scratch);
-        });
-    })
+    // SAFETY: what is written of a row is all that the caller may read.
+    let mut product = unsafe { unwritten(height * columns) };
+    let (mut out, mut left, mut end) = (product.as_mut_slice(), left, height);
+    // The longest rows first: what comes last should be short.
+    let tasks = row_tasks(height).map(|rows| {
+        end -= rows;
+        let out = out.split_off_mut(end * columns..).expect("rows of the result");
+        (end, out, left.split_off(end * depth..).expect("rows of the factor"))
+    });
+    parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (first, out, left)| {
+        let add = !old.is_empty();
+        if add {
+            copy_scaled(Form::best(), out, &old[first * columns..], share);
+        }
+        let height = out.len() / columns;
+        let width = if lower { first + height } else { columns };
+        let left = View::rows(left, depth);
+        let store = Store { scale, add };
+        multiply([height, width, depth], left, right, out, columns, store, scratch);
+    });
+    product
 }
 
 simd! {

@@ -1,8 +1,9 @@
 //! RMSNorm with a gain: `y = g x / sqrt(mean(x^2) + eps)`.
 
-use crate::rows::filled;
+use crate::buffer::unwritten;
+use crate::parallel;
+use crate::rows::sum_of_partials;
 use crate::simd::{Form, dot};
-use crate::team::{each_of, results_of};
 
 /// Rows of one task.
 const TILE: usize = 64;
@@ -17,11 +18,12 @@ const TILE: usize = 64;
 /// ```
 pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let tile = TILE * gain.len();
-    filled(x.len(), |y| {
-        each_of(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| {
-            rows(Form::best(), y, x, gain, eps)
-        });
-    })
+    // SAFETY: every row is written.
+    let mut y = unsafe { unwritten(x.len()) };
+    parallel::for_each(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| {
+        rows(Form::best(), y, x, gain, eps)
+    });
+    y
 }
 
 simd! {
@@ -40,20 +42,15 @@ simd! {
 pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>) {
     let width = gain.len();
     let tile = TILE * width;
-    let mut parts = Vec::new();
-    let dx = filled(x.len(), |dx| {
-        let inputs = dy.chunks(tile).zip(x.chunks(tile));
-        parts = results_of(dx.chunks_mut(tile).zip(inputs), |(dx, (dy, x))| {
-            let mut d_gain = vec![0.0; width];
-            rows_backward(Form::best(), dx, &mut d_gain, dy, x, gain, eps);
-            d_gain
-        });
+    let mut partials = vec![0.0; x.len().div_ceil(tile) * width];
+    // SAFETY: every row is written.
+    let mut dx = unsafe { unwritten(x.len()) };
+    let inputs = dy.chunks(tile).zip(x.chunks(tile));
+    let outputs = dx.chunks_mut(tile).zip(partials.chunks_mut(width));
+    parallel::for_each(outputs.zip(inputs), |((dx, d_gain), (dy, x))| {
+        rows_backward(Form::best(), dx, d_gain, dy, x, gain, eps);
     });
-    let mut d_gain = vec![0.0; width];
-    for part in &parts {
-        crate::simd::add_scaled(&mut d_gain, 1.0, part);
-    }
-    (dx, d_gain)
+    (dx, sum_of_partials(&partials, width))
 }
 
 simd! {

@@ -1,7 +1,7 @@
 //! Which tokens of a batch a sub-layer runs for.
 
-use crate::rows::filled;
-use crate::team::each_of;
+use crate::buffer::unwritten;
+use crate::parallel;
 use std::sync::Arc;
 
 /// Tokens of one task.
@@ -69,25 +69,27 @@ impl Route {
     /// The rows of the running tokens: `[tokens, width]` to `[running, width]`.
     pub fn gather(&self, rows: &[f32], width: usize) -> Vec<f32> {
         debug_assert_eq!(rows.len(), self.tokens * width);
-        filled(self.len() * width, |out| {
-            let parts = out.chunks_mut(TOKENS * width).zip(self.running.chunks(TOKENS));
-            each_of(parts, |(out, running)| {
-                for (out, &token) in out.chunks_exact_mut(width).zip(running) {
-                    out.copy_from_slice(&rows[token as usize * width..][..width]);
-                }
-            });
-        })
+        // SAFETY: every row is copied to.
+        let mut out = unsafe { unwritten(self.len() * width) };
+        let parts = out.chunks_mut(TOKENS * width).zip(self.running.chunks(TOKENS));
+        parallel::for_each(parts, |(out, running)| {
+            for (out, &token) in out.chunks_exact_mut(width).zip(running) {
+                out.copy_from_slice(&rows[token as usize * width..][..width]);
+            }
+        });
+        out
     }
 
     /// Puts rows back to where [`Route::gather`] took them from; those of skipped tokens are zero.
     pub fn scatter(&self, rows: &[f32], width: usize) -> Vec<f32> {
         debug_assert_eq!(rows.len(), self.len() * width);
-        filled(self.tokens * width, |out| {
-            self.each_token(out, rows, width, |out, row| match row {
-                Some(row) => out.copy_from_slice(row),
-                None => out.fill(0.0),
-            });
-        })
+        // SAFETY: every token's row is copied to or cleared.
+        let mut out = unsafe { unwritten(self.tokens * width) };
+        self.each_token(&mut out, rows, width, |out, row| match row {
+            Some(row) => out.copy_from_slice(row),
+            None => out.fill(0.0),
+        });
+        out
     }
 
     /// Adds rows to those that [`Route::gather`] took them from.
@@ -107,7 +109,7 @@ impl Route {
         width: usize,
         change: impl Fn(&mut [f32], Option<&[f32]>) + Sync,
     ) {
-        each_of(all.chunks_mut(TOKENS * width).enumerate(), |(part, all)| {
+        parallel::for_each(all.chunks_mut(TOKENS * width).enumerate(), |(part, all)| {
             let first = part * TOKENS;
             let mut next = self.running.partition_point(|&token| (token as usize) < first);
             for (t, row) in all.chunks_exact_mut(width).enumerate() {

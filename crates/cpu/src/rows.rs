@@ -1,10 +1,13 @@
 //! Buffers of f32 rows.
 
-use crate::team::each_of;
+use crate::buffer::unwritten;
+use crate::parallel;
+use crate::simd::add_scaled;
 use std::fmt::Debug;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// f32 values that somebody owns: a vector, or a tensor's storage.
+/// f32 values with an owner: a vector, or a tensor's storage.
 pub trait Values: Debug + Send + Sync {
     /// All of them, row by row.
     fn values(&self) -> &[f32];
@@ -19,57 +22,25 @@ impl Values for Vec<f32> {
 /// Shared rows: kept for the backward pass without a copy.
 pub type Rows = Arc<dyn Values>;
 
-/// A vector of `length` elements, all written by `fill`, which must not read before it writes.
-///
-/// Zeroing first would cost one more pass over memory for every result of every kernel.
-pub(crate) fn filled(length: usize, fill: impl FnOnce(&mut [f32])) -> Vec<f32> {
-    let mut values = unwritten(length);
-    fill(&mut values);
-    values
-}
-
-/// [`filled`] for vectors of several lengths.
-pub(crate) fn filled_each(
-    lengths: impl Iterator<Item = usize>,
-    fill: impl FnOnce(Vec<&mut [f32]>),
-) -> Vec<Vec<f32>> {
-    let mut vectors: Vec<_> = lengths.map(unwritten).collect();
-    fill(vectors.iter_mut().map(Vec::as_mut_slice).collect());
-    vectors
-}
-
-fn unwritten(length: usize) -> Vec<f32> {
-    let mut values = Vec::with_capacity(length);
-    // SAFETY: the memory is ours and has room for `length` elements of a type for which every bit
-    // pattern is valid. That no element stays unwritten is checked by the kernels' tests, for which
-    // the vector is poisoned below.
-    #[allow(clippy::uninit_vec)]
-    unsafe {
-        values.set_len(length);
-    }
-    if cfg!(test) {
-        values.fill(f32::NAN);
-    }
-    values
-}
-
 /// Rows of a matrix of which each task writes other columns.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns {
+pub(crate) struct Columns<'a> {
     data: *mut f32,
     length: usize,
     width: usize,
     first: usize,
+    borrowed: PhantomData<&'a mut [f32]>,
 }
 
 // SAFETY: `row` is only called for parts that no other task touches.
-unsafe impl Sync for Columns {}
+unsafe impl Sync for Columns<'_> {}
 // SAFETY: as above.
-unsafe impl Send for Columns {}
+unsafe impl Send for Columns<'_> {}
 
-impl Columns {
-    pub(crate) fn new(data: &mut [f32], width: usize) -> Self {
-        Self { data: data.as_mut_ptr(), length: data.len(), width, first: 0 }
+impl<'a> Columns<'a> {
+    pub(crate) fn new(data: &'a mut [f32], width: usize) -> Self {
+        let (length, borrowed) = (data.len(), PhantomData);
+        Self { data: data.as_mut_ptr(), length, width, first: 0, borrowed }
     }
 
     /// Without the first columns.
@@ -105,11 +76,12 @@ const BLOCK: usize = 16;
 /// `[rows, columns]` to `[columns, rows]`.
 pub(crate) fn transpose(matrix: &[f32], columns: usize) -> Vec<f32> {
     let rows = matrix.len() / columns;
-    filled(matrix.len(), |out| {
-        each_of(out.chunks_mut(BLOCK * rows).enumerate(), |(block, out)| {
-            transpose_into(out, &matrix[block * BLOCK..], columns);
-        });
-    })
+    // SAFETY: every block is written.
+    let mut out = unsafe { unwritten(matrix.len()) };
+    parallel::for_each(out.chunks_mut(BLOCK * rows).enumerate(), |(block, out)| {
+        transpose_into(out, &matrix[block * BLOCK..], columns);
+    });
+    out
 }
 
 /// The first columns of a matrix with rows of `columns` elements, as many as there are rows in `out`; the last row of the
@@ -125,5 +97,34 @@ pub(crate) fn transpose_into(out: &mut [f32], matrix: &[f32], columns: usize) {
                 }
             }
         }
+    }
+}
+
+/// Elements of a sum that one task adds up.
+const SUMMED: usize = 1 << 12;
+
+/// The sum of partial sums of `length` elements, always added in the same order.
+pub(crate) fn sum_of_partials(partials: &[f32], length: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; length];
+    parallel::for_each(sum.chunks_mut(SUMMED).enumerate(), |(slice, sum)| {
+        for partial in partials.chunks_exact(length) {
+            add_scaled(sum, 1.0, &partial[slice * SUMMED..]);
+        }
+    });
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_sums_of_many_parameters_are_all_added() {
+        let length = 2 * SUMMED + 5;
+        let partials: Vec<f32> =
+            (0..3 * length).map(|i| (i % length + i / length) as f32).collect();
+        let want: Vec<f32> = (0..length).map(|i| (3 * i + 3) as f32).collect();
+        assert_eq!(sum_of_partials(&partials, length), want);
+        assert!(sum_of_partials(&[], 0).is_empty());
     }
 }

@@ -6,10 +6,11 @@ use super::plan::{Part, Plan};
 use super::slots::{SlotPass, slots_backward};
 use super::table::{Inputs, Table};
 use super::{KEYS, QUERIES, Room, STRIDE, Shape, Slots, value_tiles};
+use crate::buffer::unwritten;
 use crate::gemm::{Packed, Store, View, multiply};
-use crate::rows::{Columns, filled};
+use crate::parallel;
+use crate::rows::Columns;
 use crate::simd::{Form, add_scaled, dot, exp_by, prefetch};
-use crate::team::shared_out;
 use crate::work;
 
 /// Gradients of [`forward()`](super::forward()).
@@ -55,13 +56,13 @@ pub fn backward(
     let inputs = Inputs::joined(joined, shape);
     let kept = Kept::new(d_mixed, mixed, log_sums, shape);
     let mut rest = Rest::new(shape, slots);
-    let joined = filled(joined.len(), |d_joined| {
-        let queries = Columns::new(d_joined, shape.joined());
-        let key_values = queries.after(shape.query_width());
-        unmix(&kept, &inputs, &Gradients { queries, key_values }, &mut rest, &plan, shape, slots);
-    });
+    // SAFETY: every head of every token is of one task, which writes it.
+    let mut d_joined = unsafe { unwritten(joined.len()) };
+    let queries = Columns::new(&mut d_joined, shape.joined());
+    let key_values = queries.after(shape.query_width());
+    unmix(&kept, &inputs, &Gradients { queries, key_values }, &mut rest, &plan, shape, slots);
     let Rest { query_gain, key_gain, slot_keys, slot_values } = rest;
-    Gradient { joined, query_gain, key_gain, slot_keys, slot_values }
+    Gradient { joined: d_joined, query_gain, key_gain, slot_keys, slot_values }
 }
 
 /// What the forward pass left, and the gradient that comes back.
@@ -90,9 +91,9 @@ impl<'a> Kept<'a> {
 }
 
 /// Where the gradients of the projections go.
-pub(super) struct Gradients {
-    pub(super) queries: Columns,
-    pub(super) key_values: Columns,
+pub(super) struct Gradients<'a> {
+    pub(super) queries: Columns<'a>,
+    pub(super) key_values: Columns<'a>,
 }
 
 /// All other gradients.
@@ -128,7 +129,7 @@ pub(super) fn unmix(
     let d_slot_keys = Columns::new(&mut rest.slot_keys, slot_width);
     let d_slot_values = Columns::new(&mut rest.slot_values, slot_width);
     let tasks: Vec<_> = plan.tasks(shape.kv_heads).collect();
-    let gains = shared_out(tasks.into_iter(), Room::of_thread, |room, (part, kv_head)| {
+    let gains = parallel::map_init(tasks.into_iter(), Room::of_thread, |room, (part, kv_head)| {
         let room: &mut Room = room;
         let mut gains = HeadGains::new(shape);
         room.take_keys(inputs, &part, kv_head, shape);

@@ -6,8 +6,8 @@
 use super::Shape;
 use super::forward::largest;
 use super::heads::turn;
+use crate::parallel;
 use crate::simd::{Form, add_scaled, dot, exp};
-use crate::team::each_of;
 use crate::work;
 
 /// Keys and values of one layer, for one sequence.
@@ -126,7 +126,7 @@ impl KeyValues {
         if (self.length - hidden) * shape.kv_heads * dim < ALONE {
             heads.for_each(work);
         } else {
-            each_of(heads, work);
+            parallel::for_each(heads, work);
         }
     }
 }

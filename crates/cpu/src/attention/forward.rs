@@ -5,10 +5,11 @@ use super::plan::{Part, Plan};
 use super::slots::add_slots;
 use super::table::Inputs;
 use super::{KEYS, QUERIES, Room, STRIDE, Shape, Slots, value_tiles};
+use crate::buffer::unwritten;
 use crate::gemm::{Packed, Store, View, multiply};
-use crate::rows::{Columns, filled};
+use crate::parallel;
+use crate::rows::Columns;
 use crate::simd::{Form, exp, exp_by};
-use crate::team::share_out;
 use crate::work;
 
 /// What [`forward`] returns.
@@ -38,9 +39,13 @@ pub(super) fn mix(inputs: &Inputs, plan: &Plan, shape: &Shape, slots: &Slots) ->
         (part, kv_head, mine)
     });
     let tasks: Vec<_> = tasks.collect();
-    let mixed = filled(plan.queries() * width, |mixed| {
-        let mixed = Columns::new(mixed, width);
-        share_out(tasks.into_iter(), Room::of_thread, |room, (part, kv_head, log_sums)| {
+    // SAFETY: every head of every query is of one task, which writes it.
+    let mut mixed = unsafe { unwritten(plan.queries() * width) };
+    let columns = Columns::new(&mut mixed, width);
+    parallel::for_each_init(
+        tasks.into_iter(),
+        Room::of_thread,
+        |room, (part, kv_head, log_sums)| {
             room.take_keys(inputs, &part, kv_head, shape);
             room.pack_values(inputs, &part, kv_head, shape);
             for (g, log_sums) in log_sums.chunks_exact_mut(part.queries.len()).enumerate() {
@@ -49,12 +54,12 @@ pub(super) fn mix(inputs: &Inputs, plan: &Plan, shape: &Shape, slots: &Slots) ->
                 attend(room, log_sums, &part, kv_head, shape, slots);
                 for ((row, _), out) in part.queries.rows().zip(room.out.chunks_exact(dim)) {
                     // SAFETY: this task alone writes this head of this sequence.
-                    let to = unsafe { mixed.row(row, shape.head_at(head), dim) };
+                    let to = unsafe { columns.row(row, shape.head_at(head), dim) };
                     to.copy_from_slice(out);
                 }
             }
-        });
-    });
+        },
+    );
     Output { mixed, log_sums }
 }
 

@@ -7,7 +7,8 @@ use super::plan::Plan;
 use super::table::Inputs;
 use super::{Keys, Output, Shape, Slots};
 use crate::Route;
-use crate::rows::{Columns, filled};
+use crate::buffer::unwritten;
+use crate::rows::Columns;
 
 /// Gradients of [`forward_routed()`].
 #[derive(Debug)]
@@ -64,17 +65,17 @@ pub fn backward_routed(
     let inputs = Inputs::separate(queries, key_values, shape);
     let kept = Kept::new(d_mixed, mixed, log_sums, shape);
     let mut rest = Rest::new(shape, slots);
-    // The rows of keys that nobody sees are not written.
+    // The rows of keys that no query sees are not written.
     let mut d_key_values = vec![0.0; key_values.len()];
-    let queries = filled(queries.len(), |d_queries| {
-        let to = Gradients {
-            queries: Columns::new(d_queries, shape.query_width()),
-            key_values: Columns::new(&mut d_key_values, shape.key_value_width()),
-        };
-        unmix(&kept, &inputs, &to, &mut rest, &plan, shape, slots);
-    });
+    // SAFETY: every query is of one part of the plan, whose task writes its row.
+    let mut d_queries = unsafe { unwritten(queries.len()) };
+    let to = Gradients {
+        queries: Columns::new(&mut d_queries, shape.query_width()),
+        key_values: Columns::new(&mut d_key_values, shape.key_value_width()),
+    };
+    unmix(&kept, &inputs, &to, &mut rest, &plan, shape, slots);
     let Rest { query_gain, key_gain, slot_keys, slot_values } = rest;
-    let key_values = d_key_values;
+    let (queries, key_values) = (d_queries, d_key_values);
     RoutedGradient { queries, key_values, query_gain, key_gain, slot_keys, slot_values }
 }
 

@@ -4,8 +4,8 @@ use super::pack::{pack_left, panel_stride};
 use super::panels::{BLOCK, Panels};
 use super::tile::{A, Order, multiply_before};
 use super::{MR, NR, Store, View};
-use crate::rows::filled_each;
-use crate::team::each_of;
+use crate::buffer::unwritten;
+use crate::parallel;
 use std::ops::Range;
 
 /// Rows of C that are computed against one panel before the next one's turn: so many rows of a block of A stay in the
@@ -28,20 +28,20 @@ impl Left {
             let rest = depth % BLOCK;
             depth / BLOCK * length(BLOCK) + if rest > 0 { length(rest) } else { 0 }
         });
-        let vectors = filled_each(lengths, |vectors| {
-            let blocks = vectors.into_iter().zip(matrices).flat_map(|(data, x)| {
-                data.chunks_mut(length(BLOCK).max(1)).zip(x.chunks(BLOCK * width))
-            });
-            let blocks: Vec<_> = blocks.collect();
-            each_of(blocks.into_iter(), |(data, x)| {
-                let depth = x.len() / width;
-                let stride = panel_stride(depth);
-                // What fills up the last tile, and the lines between tiles.
-                let last = (tiles - 1) * stride;
-                data[last..].fill(0.0);
-                data[..last].chunks_mut(stride).for_each(|tile| tile[depth * MR..].fill(0.0));
-                pack_left(data, View::transposed(x, width), width, depth);
-            });
+        // SAFETY: every block is packed, and its gaps are cleared, by a task.
+        let mut vectors: Vec<_> = lengths.map(|length| unsafe { unwritten(length) }).collect();
+        let blocks = vectors.iter_mut().zip(matrices).flat_map(|(data, x)| {
+            data.chunks_mut(length(BLOCK).max(1)).zip(x.chunks(BLOCK * width))
+        });
+        let blocks: Vec<_> = blocks.collect();
+        parallel::for_each(blocks.into_iter(), |(data, x)| {
+            let depth = x.len() / width;
+            let stride = panel_stride(depth);
+            // What fills up the last tile, and the lines between tiles.
+            let last = (tiles - 1) * stride;
+            data[last..].fill(0.0);
+            data[..last].chunks_mut(stride).for_each(|tile| tile[depth * MR..].fill(0.0));
+            pack_left(data, View::transposed(x, width), width, depth);
         });
         let mut vectors = vectors.into_iter();
         std::array::from_fn(|_| Self { data: vectors.next().unwrap_or_default(), rows: width })

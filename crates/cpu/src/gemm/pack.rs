@@ -3,9 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::{KC, MR, NR, View};
-use crate::rows::filled_each;
+use crate::buffer::unwritten;
+use crate::parallel;
 use crate::simd::{Form, prefetch};
-use crate::team::each_of;
 
 /// How many rows before it is needed a row is asked for.
 const AHEAD: usize = 6;
@@ -38,29 +38,29 @@ impl Packed {
         let columns = |parts: &[(View, usize)]| parts.iter().map(|(_, n)| n).sum::<usize>();
         let panels = |parts: &[(View, usize)]| columns(parts).div_ceil(NR);
         let lengths = factors.iter().map(|(parts, k)| k * panels(parts) * NR);
-        let vectors = filled_each(lengths, |vectors| {
-            let mut tasks = Vec::new();
-            for (data, (parts, _)) in vectors.into_iter().zip(factors) {
-                debug_assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)));
-                let panels = panels(parts);
-                for (block, data) in data.chunks_mut((KC * panels * NR).max(1)).enumerate() {
-                    let depth = data.len() / (panels * NR);
-                    let groups = data.chunks_mut(GROUP * depth * NR).enumerate();
-                    tasks.extend(groups.map(|(group, data)| (*parts, block, depth, group, data)));
+        // SAFETY: every panel is packed by a task.
+        let mut vectors: Vec<_> = lengths.map(|length| unsafe { unwritten(length) }).collect();
+        let mut tasks = Vec::new();
+        for (data, (parts, _)) in vectors.iter_mut().zip(factors) {
+            debug_assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)));
+            let panels = panels(parts);
+            for (block, data) in data.chunks_mut((KC * panels * NR).max(1)).enumerate() {
+                let depth = data.len() / (panels * NR);
+                let groups = data.chunks_mut(GROUP * depth * NR).enumerate();
+                tasks.extend(groups.map(|(group, data)| (*parts, block, depth, group, data)));
+            }
+        }
+        parallel::for_each(tasks.into_iter(), |(parts, block, depth, group, data)| {
+            for (panel, out) in data.chunks_mut(depth * NR).enumerate() {
+                let mut column = (group * GROUP + panel) * NR;
+                for &(b, n) in parts {
+                    if column < n {
+                        pack_panel(out, b, block * KC, column, NR.min(n - column));
+                        break;
+                    }
+                    column -= n;
                 }
             }
-            each_of(tasks.into_iter(), |(parts, block, depth, group, data)| {
-                for (panel, out) in data.chunks_mut(depth * NR).enumerate() {
-                    let mut column = (group * GROUP + panel) * NR;
-                    for &(b, n) in parts {
-                        if column < n {
-                            pack_panel(out, b, block * KC, column, NR.min(n - column));
-                            break;
-                        }
-                        column -= n;
-                    }
-                }
-            });
         });
         let packed = vectors.into_iter().zip(factors);
         packed.map(|(data, (parts, k))| Self { data, k: *k, n: columns(parts) }).collect()

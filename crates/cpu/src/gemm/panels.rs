@@ -6,6 +6,7 @@
 
 use super::tile::{A, Order};
 use super::{MR, NR};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Rows of a block: whole register tiles, and as deep as a product's blocks should be.
@@ -109,20 +110,21 @@ impl<'a> Panels<'a> {
 }
 
 /// A matrix in panels that tasks fill, each with its own rows.
-pub(crate) struct PanelsMut {
+pub(crate) struct PanelsMut<'a> {
     data: *mut f32,
     pub(crate) layout: Layout,
+    borrowed: PhantomData<&'a mut [f32]>,
 }
 
 // SAFETY: `piece` is only called for rows that no other task touches.
-unsafe impl Sync for PanelsMut {}
+unsafe impl Sync for PanelsMut<'_> {}
 
-impl PanelsMut {
+impl<'a> PanelsMut<'a> {
     /// All of it is to be written, except what holds nothing, which is cleared here.
-    pub(crate) fn new(data: &mut [f32], layout: Layout) -> Self {
+    pub(crate) fn new(data: &'a mut [f32], layout: Layout) -> Self {
         assert_eq!(data.len(), layout.len(), "a matrix in panels has the size of its layout");
         layout.gaps().for_each(|gap| data[gap].fill(0.0));
-        Self { data: data.as_mut_ptr(), layout }
+        Self { data: data.as_mut_ptr(), layout, borrowed: PhantomData }
     }
 
     /// # Safety

@@ -1,13 +1,14 @@
 //! From the gradient of the network's output to those of its input and its matrices.
 
 use super::{Mlp, multiply_gated, row_blocks};
+use crate::buffer::unwritten;
 use crate::gemm::{
     Left, NR, Packed, Panels, PanelsMut, Scratch, Store, View, fill_panels, multiply_panels,
     panel_tasks,
 };
-use crate::rows::{Columns, cut_mut, filled, filled_each, transpose_into};
+use crate::parallel;
+use crate::rows::{Columns, cut_mut, transpose_into};
 use crate::simd::{Form, exp};
-use crate::team::{each_of, share_out};
 use crate::work;
 
 /// Gradients of [`forward`](super::forward).
@@ -44,26 +45,23 @@ fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp) -> Gradient {
     let [up, down] =
         [[(View::rows(mlp.up, width), width)], [(View::rows(mlp.down, hidden), hidden)]];
     let packed = Packed::all(&[(&up, hidden), (&down, width)]);
-    let mut du = Vec::new();
-    let dx = filled(dy.len(), |dx| {
-        du = filled(a.layout.len(), |du| {
-            let du = PanelsMut::new(du, a.layout);
-            let tasks = row_blocks(dx, dy, width);
-            share_out(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
-                let slope = |panel: usize, du: &mut [f32]| {
-                    square_relu_backward(Form::best(), du, a.piece(panel, rows.clone()));
-                };
-                let dy = View::rows(dy, width);
-                // SAFETY: this task alone works on these rows of `du`.
-                unsafe {
-                    fill_panels(rows.clone(), width, dy, &packed[1], &du, scratch, slope);
-                    multiply_panels(rows.clone(), &du, &packed[0], dx, Store::SET);
-                }
-            });
-        });
+    // SAFETY: every block of rows is of one task, which writes the products of all its columns.
+    let [mut dx, mut d_up] = [dy.len(), a.layout.len()].map(|length| unsafe { unwritten(length) });
+    let du = PanelsMut::new(&mut d_up, a.layout);
+    let tasks = row_blocks(&mut dx, dy, width);
+    parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
+        let slope = |panel: usize, du: &mut [f32]| {
+            square_relu_backward(Form::best(), du, a.piece(panel, rows.clone()));
+        };
+        let dy = View::rows(dy, width);
+        // SAFETY: this task alone works on these rows of `du`.
+        unsafe {
+            fill_panels(rows.clone(), width, dy, &packed[1], &du, scratch, slope);
+            multiply_panels(rows.clone(), &du, &packed[0], dx, Store::SET);
+        }
     });
     let left = Left::transposed([x, dy], width);
-    let du = Panels::new(&du, a.layout);
+    let du = Panels::new(&d_up, a.layout);
     let [up, down] = products(
         [
             Product { left: &left[0], hidden: du, turned: true },
@@ -84,12 +82,12 @@ fn gated(
 ) -> Gradient {
     let (Mlp { width, hidden, .. }, layout) = (*mlp, up.layout);
     let left = Left::transposed([x, dy], width);
-    let mut d_up = filled(layout.len(), |product| {
-        let parts = product.chunks_mut(ELEMENTS);
-        let inputs = up.data().chunks(ELEMENTS).zip(gate.data().chunks(ELEMENTS));
-        each_of(parts.zip(inputs), |(product, (up, gate))| {
-            multiply_gated(Form::best(), product, up, gate)
-        });
+    // SAFETY: every element is of a part, which is written.
+    let mut d_up = unsafe { unwritten(layout.len()) };
+    let parts = d_up.chunks_mut(ELEMENTS);
+    let inputs = up.data().chunks(ELEMENTS).zip(gate.data().chunks(ELEMENTS));
+    parallel::for_each(parts.zip(inputs), |(product, (up, gate))| {
+        multiply_gated(Form::best(), product, up, gate)
     });
     let product = Product { left: &left[1], hidden: Panels::new(&d_up, layout), turned: false };
     let [down] = products([product], mlp);
@@ -97,30 +95,29 @@ fn gated(
     let raising = [mlp.up, gate_weight].map(|weight| [(View::rows(weight, width), width)]);
     let lowering = [(View::rows(mlp.down, hidden), hidden)];
     let packed = Packed::all(&[(&raising[0], hidden), (&raising[1], hidden), (&lowering, width)]);
-    let mut d_gate = Vec::new();
-    let dx = filled(dy.len(), |dx| {
-        d_gate = filled(layout.len(), |d_gate| {
-            // The product is not needed any more.
-            let (d_up, d_gate) =
-                (PanelsMut::new(&mut d_up, layout), PanelsMut::new(d_gate, layout));
-            let tasks = row_blocks(dx, dy, width);
-            share_out(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
-                let dy = View::rows(dy, width);
-                // SAFETY: this task alone works on these rows of both.
-                unsafe {
-                    let part = |panel: usize, d_gate: &mut [f32]| {
-                        let d_up = d_up.piece(panel, rows.clone());
-                        let (up, gate) =
-                            (up.piece(panel, rows.clone()), gate.piece(panel, rows.clone()));
-                        gated_backward(Form::best(), d_up, d_gate, up, gate);
-                    };
-                    fill_panels(rows.clone(), width, dy, &packed[2], &d_gate, scratch, part);
-                    multiply_panels(rows.clone(), &d_up, &packed[0], dx, Store::SET);
-                    multiply_panels(rows.clone(), &d_gate, &packed[1], dx, Store::ADD);
-                }
-            });
+    // SAFETY: every block of rows is of one task, which writes the products of all its columns.
+    let [mut dx, mut d_gate] = [dy.len(), layout.len()].map(|length| unsafe { unwritten(length) });
+    {
+        // The product is not needed any more.
+        let (d_up, d_gate) =
+            (PanelsMut::new(&mut d_up, layout), PanelsMut::new(&mut d_gate, layout));
+        let tasks = row_blocks(&mut dx, dy, width);
+        parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
+            let dy = View::rows(dy, width);
+            // SAFETY: this task alone works on these rows of both.
+            unsafe {
+                let part = |panel: usize, d_gate: &mut [f32]| {
+                    let d_up = d_up.piece(panel, rows.clone());
+                    let (up, gate) =
+                        (up.piece(panel, rows.clone()), gate.piece(panel, rows.clone()));
+                    gated_backward(Form::best(), d_up, d_gate, up, gate);
+                };
+                fill_panels(rows.clone(), width, dy, &packed[2], &d_gate, scratch, part);
+                multiply_panels(rows.clone(), &d_up, &packed[0], dx, Store::SET);
+                multiply_panels(rows.clone(), &d_gate, &packed[1], dx, Store::ADD);
+            }
         });
-    });
+    }
     let of_input = |d| Product { left: &left[0], hidden: Panels::new(d, layout), turned: true };
     let [up, gate] = products([of_input(&d_up), of_input(&d_gate)], mlp);
     Gradient { x: dx, up, gate, down }
@@ -139,28 +136,33 @@ struct Product<'a> {
 /// Where panels of a product go.
 enum Target<'a> {
     Rows(&'a mut [f32]),
-    Columns(Columns),
+    Columns(Columns<'a>),
 }
 
 fn products<const N: usize>(products: [Product; N], mlp: &Mlp) -> [Vec<f32>; N] {
     let Mlp { width, hidden, .. } = *mlp;
-    let vectors = filled_each((0..N).map(|_| width * hidden), |outs| {
-        let mut tasks = Vec::new();
-        for (product, mut out) in products.iter().zip(outs) {
-            let tasks_of = panel_tasks(product.hidden.layout.panels());
-            if product.turned {
-                tasks.extend(tasks_of.map(|panels| {
-                    let rows = (panels.len() * NR).min(hidden - panels.start * NR);
-                    (product, panels, Target::Rows(cut_mut(&mut out, rows * width)))
-                }));
-            } else {
-                let columns = Columns::new(out, hidden);
-                tasks.extend(tasks_of.map(|panels| (product, panels, Target::Columns(columns))));
-            }
+    // SAFETY: the panels of a product are all of it.
+    let mut vectors = [(); N].map(|()| unsafe { unwritten(width * hidden) });
+    let mut tasks = Vec::new();
+    for (product, out) in products.iter().zip(&mut vectors) {
+        let mut out = out.as_mut_slice();
+        let tasks_of = panel_tasks(product.hidden.layout.panels());
+        if product.turned {
+            tasks.extend(tasks_of.map(|panels| {
+                let rows = (panels.len() * NR).min(hidden - panels.start * NR);
+                (product, panels, Target::Rows(cut_mut(&mut out, rows * width)))
+            }));
+        } else {
+            let columns = Columns::new(out, hidden);
+            tasks.extend(tasks_of.map(|panels| (product, panels, Target::Columns(columns))));
         }
-        // The largest first: what comes last should be short.
-        tasks.sort_by_key(|(_, panels, _)| std::cmp::Reverse(panels.len()));
-        share_out(tasks.into_iter(), Vec::new, |c: &mut Vec<f32>, (product, panels, target)| {
+    }
+    // The largest first: what comes last should be short.
+    tasks.sort_by_key(|(_, panels, _)| std::cmp::Reverse(panels.len()));
+    parallel::for_each_init(
+        tasks.into_iter(),
+        Vec::new,
+        |c: &mut Vec<f32>, (product, panels, target)| {
             let (first, count) = (panels.start * NR, panels.len() * NR);
             c.resize(width * count, 0.0);
             product.left.times(product.hidden, panels, c);
@@ -175,10 +177,9 @@ fn products<const N: usize>(products: [Product; N], mlp: &Mlp) -> [Vec<f32>; N] 
                     }
                 }
             }
-        });
-    });
-    let mut vectors = vectors.into_iter();
-    std::array::from_fn(|_| vectors.next().unwrap_or_default())
+        },
+    );
+    vectors
 }
 
 simd! {

@@ -37,11 +37,12 @@ mod tile;
 mod tests;
 
 use self::tile::{CollectTile, PullTile, ReadTile, collect, pull, read};
-use super::tiles::{TILE, sum_of_partials, tile_count};
+use super::tiles::{TILE, tile_count};
 use super::{DecodeStream, Gradient, Stream};
-use crate::rows::{Rows, filled};
+use crate::buffer::unwritten;
+use crate::parallel;
+use crate::rows::{Rows, sum_of_partials};
 use crate::simd::Form;
-use crate::team::each_of;
 use decode::AttnResDecoding;
 use std::sync::Arc;
 
@@ -163,11 +164,13 @@ impl Stream for AttnRes {
         let tokens = written.len() / width;
         let sources = self.sources.len() + 1;
 
-        let mut sum = joined.as_ref().map(|_| filled(written.len(), |_| ()));
-        let mut inverse_rms = filled(tokens, |_| ());
-        let mut logits = filled(tokens * sources, |_| ());
-        let mut weights = filled(tokens * sources, |_| ());
-        let mut output = filled(written.len(), |_| ());
+        // SAFETY: `read` writes all that a token has of each.
+        let new = |length: usize| unsafe { unwritten(length) };
+        let mut sum = joined.as_ref().map(|_| new(written.len()));
+        let mut inverse_rms = new(tokens);
+        let mut logits = new(tokens * sources);
+        let mut weights = new(tokens * sources);
+        let mut output = new(written.len());
 
         let older = self.sources.iter().map(Source::view).collect::<Vec<_>>();
         let joined_rows = joined.as_ref().map(|source| source.rows.values());
@@ -191,7 +194,7 @@ impl Stream for AttnRes {
                 weights,
                 output,
             });
-        each_of(tiles, |tile| read(self.form, tile));
+        parallel::for_each(tiles, |tile| read(self.form, tile));
 
         if self.keep {
             self.outgrown.extend(joined);
@@ -235,8 +238,9 @@ impl AttnRes {
     ) -> (Pull, Vec<f32>) {
         let width = self.width;
         let (count, params) = (self.sources.len(), query.len() + width);
-        let mut gradient = filled(d_output.len(), |_| ());
-        let mut slopes = filled(reading.weights.len(), |_| ());
+        // SAFETY: `pull` writes all that a token has of both.
+        let [mut gradient, mut slopes] =
+            [d_output.len(), reading.weights.len()].map(|length| unsafe { unwritten(length) });
         let mut partials = vec![0.0; params * tile_count(d_output.len() / width)];
 
         let sources = self.sources.iter().map(Source::view).collect::<Vec<_>>();
@@ -262,7 +266,7 @@ impl AttnRes {
                     d_gain,
                 }
             });
-        each_of(tiles, |tile| pull(self.form, tile));
+        parallel::for_each(tiles, |tile| pull(self.form, tile));
         (
             Pull { reading, slopes, gradient, query: query.to_vec(), sources: count },
             sum_of_partials(&partials, params),
@@ -279,9 +283,11 @@ impl AttnRes {
         // A source that was added to later was read in its present state by the last reader only.
         let readers = if is_carried { self.pulls.len() - 1.. } else { 0.. };
         let pulls = &self.pulls[readers];
-        let mut gradient = carried.unwrap_or_else(|| filled(source.rows.len(), |_| ()));
+        // SAFETY: `collect` clears the gradient unless it is carried, and copies all of it.
+        let new = || unsafe { unwritten(source.rows.len()) };
+        let mut gradient = carried.unwrap_or_else(new);
         let shared = self.junctions[self.passed].joins;
-        let mut copy = shared.then(|| filled(source.rows.len(), |_| ()));
+        let mut copy = shared.then(new);
 
         let mut copies = copy.as_mut().map(|copy| copy.chunks_mut(TILE * width));
         let tiles =
@@ -294,7 +300,7 @@ impl AttnRes {
                 gradient,
                 copy: copies.as_mut().and_then(Iterator::next),
             });
-        each_of(tiles, |tile| collect(self.form, tile, width));
+        parallel::for_each(tiles, |tile| collect(self.form, tile, width));
 
         match copy {
             None => gradient,

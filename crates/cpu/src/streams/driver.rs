@@ -13,13 +13,13 @@
 //! Records, state and gradient have up to [`PARTS`] parts, each a buffer of its own: a tile is given `[tokens, each]` of
 //! every part, where `each` is what the policy's [`Parts`] say.
 
-use super::tiles::{TILE, sum_of_partials, tile, tile_count};
+use super::tiles::{TILE, tile, tile_count};
 use super::{DecodeStream, Gradient, Stream};
 use crate::buffer::{Buffer, Chunk, Chunks};
+use crate::parallel;
 use crate::route::Route;
-use crate::rows::Rows;
+use crate::rows::{Rows, sum_of_partials};
 use crate::simd::Form;
-use crate::team::share_out;
 use crate::work;
 use std::fmt::Debug;
 
@@ -161,6 +161,8 @@ pub struct Backward<'a, K> {
     pub next_write: &'a [f32],
     /// As it was left.
     pub record: [&'a mut [f32]; PARTS],
+    /// As it was left; empty if the junction did not decide.
+    pub runs: &'a [bool],
     /// As it was left.
     pub kept: &'a K,
     /// As the junction left it; to be taken back.
@@ -314,25 +316,29 @@ impl<P: Policy> Stream for Carried<P> {
                 let chunks = (take(&mut states), take(&mut records), outputs.take());
                 (index, kept, chunks, deciding.next().unwrap_or_default())
             });
-            share_out(tiles, P::Scratch::default, |scratch, (index, kept, chunks, runs)| {
-                let (state, record, output) = chunks;
-                let write = tile(values, index, width);
-                let tile = Forward {
-                    junction,
-                    first: index * TILE,
-                    tokens: write.len() / width,
-                    keep: self.keep,
-                    before: self.before(index),
-                    handed_on: &self.handed_on,
-                    write,
-                    state: state.map(open::<P>),
-                    record: record.map(open::<P>),
-                    runs,
-                    kept,
-                    output: open::<P>(output),
-                };
-                forward_in(self.form, policy, &split, tile, scratch);
-            });
+            parallel::for_each_init(
+                tiles,
+                P::Scratch::default,
+                |scratch, (index, kept, chunks, runs)| {
+                    let (state, record, output) = chunks;
+                    let write = tile(values, index, width);
+                    let tile = Forward {
+                        junction,
+                        first: index * TILE,
+                        tokens: write.len() / width,
+                        keep: self.keep,
+                        before: self.before(index),
+                        handed_on: &self.handed_on,
+                        write,
+                        state: state.map(open::<P>),
+                        record: record.map(open::<P>),
+                        runs,
+                        kept,
+                        output: open::<P>(output),
+                    };
+                    forward_in(self.form, policy, &split, tile, scratch);
+                },
+            );
         }
         drop(split);
         self.state = state.map(Buffer::finish);
@@ -381,7 +387,7 @@ impl<P: Policy> Stream for Carried<P> {
                 });
                 (tiles.collect::<Vec<_>>(), d_params.next().unwrap_or_default())
             });
-            share_out(parts, P::Scratch::default, |scratch, (tiles, d_params)| {
+            parallel::for_each_init(parts, P::Scratch::default, |scratch, (tiles, d_params)| {
                 for (index, kept, (gradient, state, record), d_write) in tiles {
                     let d_output = tile(d_output, index, width);
                     let tile = Backward {
@@ -391,6 +397,7 @@ impl<P: Policy> Stream for Carried<P> {
                         write: tile(rows_of(&level.write), index, width),
                         next_write: tile(rows_of(&self.next_write), index, width),
                         record: record.map(open::<P>),
+                        runs: tile(&level.runs, index, 1),
                         kept,
                         state: state.map(open::<P>),
                         d_output,

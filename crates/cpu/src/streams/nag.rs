@@ -8,10 +8,10 @@
 //! - Junction k turns r by the write f of site k - 1, whose gain g was set one junction earlier:
 //!   `c = f - mean(f)`, `q = c - (c.r / r.r) r`, `u = q / sqrt(mean(q^2) + 1e-12)`,
 //!   `r' = rms(r + g u)`, `s' = s + ln(1 + g^2) / 2`. Of tokens that skip site k - 1, r and s stay.
-//! - If site k follows, r is the answer and sets that site's gain:
+//! - If site k follows, r is the output and sets that site's gain:
 //!   `g = alpha max(S, 1e-6)^beta`, `S = sum_i share_i sigmoid(w_i.r + b_i)`. From `|g|` a [`Skip`] decides
 //!   whether the token skips the site, and what is taken off the gain if it does not.
-//! - After the last site the answer is `r exp(s) / d`.
+//! - After the last site the output is `r exp(s) / d`.
 //!
 //! # Parameters of a junction
 //!
@@ -20,90 +20,22 @@
 //!
 //! # What is kept
 //!
-//! Of a junction the write (shared), the direction before it, five numbers per token that tell the
-//! turn, and C open gates and three numbers per token that tell the gain. u and r' are computed again:
-//! that is cheaper than to fetch them from memory.
+//! Of a junction the write (shared), the direction after it, its five numbers per token that tell the
+//! turn, its [`Lane`], and C open gates. The backward pass computes u and r' again: that is cheaper than to fetch them from memory.
 
-mod backward;
 mod modulator;
 mod product;
 mod rotation;
 #[cfg(test)]
 mod tests;
-mod walk;
 
-use super::tiles::TILE;
-use super::{DecodeStream, Gradient, Skip, Stream};
-use crate::route::Route;
-use crate::rows::{Rows, filled};
-use crate::team::{each_of, results_of};
-use crate::work;
-use backward::{Back, Scratch, TileGradient};
-use modulator::{Gain, Modulator, Order};
-use rotation::Turn;
-use std::ops::Range;
-use walk::NagWalk;
-
-/// Tokens that share one partial sum of the parameters' gradients. The directions are as large as a
-/// tile, so one sum per tile would double the memory traffic.
-const TOKENS_PER_SUM: usize = 4 * TILE;
+use super::Skip;
+use super::driver::{Backward, Carried, Forward, Parts, Policy};
+use modulator::{Layout, Modulator, ModulatorGradient, Order};
+use rotation::{Before, Lane, Turn};
 
 /// The norm-agnostic stream.
-#[derive(Debug)]
-pub struct Nag {
-    width: usize,
-    sites: usize,
-    directions: usize,
-    skip: Option<Skip>,
-    keep: bool,
-    /// The junction that comes next on the way forward.
-    junction: usize,
-    lanes: Lanes,
-    /// A direction lane that is no longer needed, to be overwritten by the next.
-    spare: Vec<f32>,
-    /// What is kept of each junction so far, in order, if there is a way back.
-    arrivals: Vec<Arrival>,
-    /// How the gain of each site so far was set, in order; of the last one only, if there is no way
-    /// back.
-    modulations: Vec<Modulation>,
-    /// Who runs the next site.
-    route: Option<Route>,
-    d_lanes: Lanes,
-    /// Of the gains of the site that was last gone back through.
-    d_gains: Vec<f32>,
-}
-
-/// The two lanes, or their gradients.
-#[derive(Debug, Default)]
-struct Lanes {
-    /// `[tokens, width]`
-    direction: Vec<f32>,
-    /// `[tokens]`
-    log_norm: Vec<f32>,
-}
-
-/// How directions came to a junction.
-#[derive(Debug)]
-struct Arrival {
-    /// The directions before, `[tokens, width]`; empty at junction 0.
-    before: Vec<f32>,
-    origin: Origin,
-}
-
-/// What a direction can be computed from again, given the one before it.
-#[derive(Debug)]
-enum Origin {
-    Embedding { embedding: Rows, norms: Vec<f32> },
-    Turn { write: Rows, turns: Vec<Turn> },
-}
-
-#[derive(Debug)]
-struct Modulation {
-    /// `[tokens, directions]`
-    open: Vec<f32>,
-    /// `[tokens]`
-    gains: Vec<Gain>,
-}
+pub type Nag = Carried<NormAgnostic>;
 
 impl Nag {
     /// A stream past `sites` sub-layers, thus with `sites + 1` junctions, where each site has a
@@ -120,221 +52,171 @@ impl Nag {
         assert!(directions > 0, "a modulator needs at least one direction");
         let rules = skip.as_ref().map_or(sites, |skip| skip.thresholds.len());
         assert_eq!(rules, sites, "thresholds, one for each site");
-        Self {
-            width,
-            sites,
-            directions,
-            skip,
-            keep,
-            junction: 0,
-            lanes: Lanes::default(),
-            spare: Vec::new(),
-            arrivals: Vec::new(),
-            modulations: Vec::new(),
-            route: None,
-            d_lanes: Lanes::default(),
-            d_gains: Vec::new(),
+        Self::by(NormAgnostic { width, sites, directions, skip }, keep)
+    }
+}
+
+/// The policy of [`Nag`].
+#[derive(Debug)]
+pub struct NormAgnostic {
+    width: usize,
+    sites: usize,
+    directions: usize,
+    skip: Option<Skip>,
+}
+
+/// A junction's parameters.
+#[derive(Debug)]
+pub struct Params<'a> {
+    /// Of junction 0.
+    log_gain: f32,
+    /// Of every junction but the last.
+    modulator: Option<Modulator<'a>>,
+    layout: Layout,
+}
+
+/// What one tile after the other is computed in.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// The directions after the junction.
+    direction: Vec<f32>,
+    /// The unit turning parts of the writes.
+    part: Vec<f32>,
+    /// Gradients of the gates' arguments.
+    d_gates: Vec<f32>,
+}
+
+// SAFETY: rows and numbers of every token are written before others read them.
+unsafe impl Policy for NormAgnostic {
+    type Params<'a> = Params<'a>;
+    type Kept = ();
+    type Scratch = Scratch;
+    /// The directions of a modulator are as large as a tile.
+    const TILES_PER_SUM: usize = 4;
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn junctions(&self) -> usize {
+        self.sites + 1
+    }
+
+    fn params(&self, junction: usize) -> usize {
+        let modulator = self.directions * (self.width + 2) + 2;
+        usize::from(junction == 0) + if junction < self.sites { modulator } else { 0 }
+    }
+
+    fn split<'a>(&self, junction: usize, params: &'a [f32]) -> Params<'a> {
+        let (log_gain, rest) = params.split_at(usize::from(junction == 0));
+        Params {
+            log_gain: log_gain.first().copied().unwrap_or_default(),
+            modulator: (junction < self.sites)
+                .then(|| Modulator::new(rest, self.directions, self.width)),
+            layout: Layout::AsTheyAre,
         }
     }
 
-    /// Lets a tile of directions arrive, then depart, before the next tile is touched. `arrive` is
-    /// given the numbers of the tile's tokens; it writes their directions and log norms, and notes for
-    /// each how that was done. Without a modulator the directions depart to the head.
-    fn pass<Note: Send>(
-        &self,
-        lanes: &mut Lanes,
-        notes: &mut [Note],
-        answer: &mut [f32],
-        modulator: Option<Modulator>,
-        arrive: impl Fn(Range<usize>, &mut [f32], &mut [f32], &mut [Note]) + Sync,
-    ) -> Option<Modulation> {
-        let (width, count, tokens) = (self.width, self.directions, notes.len());
-        let tiles = (lanes.direction.chunks_mut(TILE * width))
-            .zip(lanes.log_norm.chunks_mut(TILE))
-            .zip(notes.chunks_mut(TILE))
-            .zip(answer.chunks_mut(TILE * width))
-            .enumerate();
-        let Some(modulator) = modulator else {
-            each_of(tiles, |(tile, (((direction, log_norm), notes), answer))| {
-                let first = tile * TILE;
-                arrive(first..first + notes.len(), direction, log_norm, notes);
-                rotation::read_out(crate::simd::Form::best(), answer, direction, log_norm);
-            });
-            return None;
-        };
-        let layout = modulator.layout(tokens, self.order());
-        let mut modulation =
-            Modulation { open: room(tokens * count), gains: vec![Gain::default(); tokens] };
-        let gates = modulation.open.chunks_mut(TILE * count).zip(modulation.gains.chunks_mut(TILE));
-        each_of(tiles.zip(gates), |((tile, (lanes, answer)), (open, gains))| {
-            let ((direction, log_norm), notes) = lanes;
-            let first = tile * TILE;
-            arrive(first..first + notes.len(), direction, log_norm, notes);
-            modulator::modulate(
-                crate::simd::Form::best(),
-                gains,
-                open,
-                direction,
-                modulator,
-                &layout,
-            );
-            if let Some(skip) = &self.skip {
-                modulator::decide(gains, skip, self.junction, first);
-            }
-            answer.copy_from_slice(direction);
-        });
-        Some(modulation)
+    /// The directions, [`Turn`], the open gates where there is a modulator, and [`Lane`].
+    fn record(&self, junction: usize) -> Parts {
+        let open = if junction < self.sites { self.directions } else { 0 };
+        [self.width, Turn::LENGTH, open, Lane::LENGTH]
     }
 
-    fn order(&self) -> Order {
-        match &self.skip {
+    /// Of the direction, of the log norm, and of the gain of the site that follows.
+    fn gradient(&self) -> Parts {
+        [self.width, 1, 1, 0]
+    }
+
+    fn keeps_write(&self, _: usize) -> bool {
+        true
+    }
+
+    fn decides(&self, junction: usize) -> bool {
+        self.skip.is_some() && junction < self.sites
+    }
+
+    fn prepare(&self, params: &mut Params<'_>, tokens: usize) {
+        let order = match &self.skip {
             Some(skip) if skip.skips() => Order::AlwaysTheSame,
             _ => Order::Fastest,
-        }
-    }
-
-    /// The gain that only junction 0 has, and the modulator that only the last one lacks.
-    fn parse<'a>(&self, junction: usize, params: &'a [f32]) -> (f32, Option<Modulator<'a>>) {
-        let (log_gain, rest) = params.split_at(usize::from(junction == 0));
-        let modulator =
-            (junction < self.sites).then(|| Modulator::new(rest, self.directions, self.width));
-        (log_gain.first().copied().unwrap_or_default(), modulator)
-    }
-}
-
-impl Stream for Nag {
-    fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
-        let width = self.width;
-        let values = write.values();
-        let tokens = values.len() / width;
-        let (log_gain, modulator) = self.parse(self.junction, params);
-        if modulator.is_some() {
-            work::add(2 * self.directions * values.len());
-        }
-        let mut answer = room(values.len());
-        let Lanes { direction: before, log_norm } = std::mem::take(&mut self.lanes);
-        let direction = match std::mem::take(&mut self.spare) {
-            spare if spare.len() == values.len() => spare,
-            _ => room(values.len()),
         };
-        let mut after = Lanes { direction, log_norm };
+        if let Some(modulator) = &params.modulator {
+            params.layout = modulator.layout(tokens, order);
+        }
+    }
 
-        let (modulation, origin) = if self.junction == 0 {
-            after.log_norm = room(tokens);
-            let mut norms = room(tokens);
-            let arrive = |tokens: Range<usize>, r: &mut [f32], s: &mut [f32], norms: &mut [f32]| {
-                rotation::enter(
-                    crate::simd::Form::best(),
-                    r,
-                    s,
-                    norms,
-                    &values[rows(&tokens, width)],
-                    log_gain,
+    fn flops(&self, junction: usize) -> usize {
+        if junction < self.sites { 2 * self.directions * self.width } else { 0 }
+    }
+
+    /// Lets the directions arrive, then depart to the next site or to the head.
+    #[inline(always)]
+    fn forward(&self, params: &Params<'_>, tile: Forward<'_, ()>, _: &mut Scratch) {
+        let [direction, turns, open, lanes] = tile.record;
+        let (turns, lanes) = (turns.as_chunks_mut().0, lanes.as_chunks_mut().0);
+        let [from, _, _, before] = tile.before.record;
+        if tile.junction == 0 {
+            rotation::enter(direction, turns, lanes, tile.write, params.log_gain);
+        } else {
+            let before = Before { from, lanes: before.as_chunks().0, runs: tile.before.runs };
+            rotation::turn(direction, turns, lanes, tile.write, before);
+        }
+        let Some(modulator) = &params.modulator else {
+            return rotation::read_out(tile.output, direction, lanes);
+        };
+        modulator::modulate(lanes, open, direction, modulator, &params.layout);
+        if let Some(skip) = &self.skip {
+            modulator::decide(lanes, tile.runs, skip, tile.junction, tile.first);
+        }
+        tile.output.copy_from_slice(direction);
+    }
+
+    #[inline(always)]
+    fn backward(&self, params: &Params<'_>, tile: Backward<'_, ()>, scratch: &mut Scratch) {
+        let rows = tile.tokens * self.width;
+        scratch.direction.resize(rows, 0.0);
+        scratch.part.resize(rows, 0.0);
+        let (direction, part) = (&mut scratch.direction, &mut scratch.part);
+        let [_, turns, open, lanes] = tile.record.map(|part| &*part);
+        let (turns, lanes) = (turns.as_chunks().0, lanes.as_chunks().0);
+        let [from, _, _, before] = tile.before.record;
+        let before = Before { from, lanes: before.as_chunks().0, runs: tile.before.runs };
+        if tile.junction == 0 {
+            rotation::enter_again(direction, tile.write, turns);
+        } else {
+            rotation::turn_again(direction, part, tile.write, before, turns);
+        }
+
+        let [d_direction, d_log_norm, d_gains, _] = tile.gradient;
+        let (d_log_gain, d_modulator) = tile.d_params.split_at_mut(usize::from(tile.junction == 0));
+        match &params.modulator {
+            Some(modulator) => {
+                scratch.d_gates.resize(tile.tokens * self.directions, 0.0);
+                modulator::modulate_back(
+                    d_direction,
+                    ModulatorGradient::new(d_modulator, self.directions, self.width),
+                    &mut scratch.d_gates,
+                    tile.d_output,
+                    d_gains,
+                    direction,
+                    open,
+                    lanes,
+                    tile.runs,
+                    modulator,
                 );
-            };
-            let modulation = self.pass(&mut after, &mut norms, &mut answer, modulator, arrive);
-            (modulation, Origin::Embedding { embedding: write.clone(), norms })
-        } else {
-            let mut turns = vec![Turn::default(); tokens];
-            let gains = &self.modulations.last().expect("a site before this junction").gains;
-            let arrive = |tokens: Range<usize>, r: &mut [f32], s: &mut [f32], t: &mut [Turn]| {
-                let (f, before) = (&values[rows(&tokens, width)], &before[rows(&tokens, width)]);
-                rotation::turn(crate::simd::Form::best(), r, s, t, f, before, &gains[tokens]);
-            };
-            let modulation = self.pass(&mut after, &mut turns, &mut answer, modulator, arrive);
-            (modulation, Origin::Turn { write: write.clone(), turns })
-        };
-
-        self.junction += 1;
-        self.lanes = after;
-        let decided = modulation.as_ref().filter(|_| self.skip.is_some());
-        self.route = decided.and_then(|site| Route::of(site.gains.iter().map(|gain| gain.runs)));
-        if self.keep {
-            self.arrivals.push(Arrival { before, origin });
-        } else {
-            self.spare = before;
-            self.modulations.clear();
-        }
-        self.modulations.extend(modulation);
-        answer
-    }
-
-    fn backward(&mut self, d_input: &[f32], params: &[f32]) -> Gradient {
-        let Arrival { before, origin } =
-            self.arrivals.pop().expect("a junction that was kept for the way back");
-        let junction = self.arrivals.len();
-        let (width, tokens) = (self.width, d_input.len() / self.width);
-        if junction == self.sites {
-            // The last directions are computed again, so their place is free.
-            let direction = std::mem::take(&mut self.lanes.direction);
-            self.d_lanes = Lanes { direction, log_norm: room(tokens) };
-            self.d_gains = room(tokens);
-        }
-        let left = (junction < self.sites).then(|| self.modulations.pop()).flatten();
-        let mut d_lanes = std::mem::take(&mut self.d_lanes);
-        let mut d_gains = std::mem::take(&mut self.d_gains);
-        let mut write = if before.is_empty() { room(d_input.len()) } else { before };
-        let back = Back {
-            width,
-            origin: &origin,
-            gains: self.modulations.last().map_or(&[], |modulation| &modulation.gains),
-            log_norm: &self.lanes.log_norm,
-            left: self.parse(junction, params).1.zip(left.as_ref()),
-            d_input,
-        };
-        let parts = (write.chunks_mut(TOKENS_PER_SUM * width))
-            .zip(d_lanes.direction.chunks_mut(TOKENS_PER_SUM * width))
-            .zip(d_lanes.log_norm.chunks_mut(TOKENS_PER_SUM))
-            .zip(d_gains.chunks_mut(TOKENS_PER_SUM))
-            .enumerate();
-        let sums = results_of(parts, |(part, (((write, direction), log_norm), gains))| {
-            let mut params = vec![0.0; params.len()];
-            let mut scratch = Scratch::new(width, self.directions);
-            let tiles = (write.chunks_mut(TILE * width))
-                .zip(direction.chunks_mut(TILE * width))
-                .zip(log_norm.chunks_mut(TILE))
-                .zip(gains.chunks_mut(TILE))
-                .enumerate();
-            for (tile, (((write, direction), log_norm), gains)) in tiles {
-                let first = part * TOKENS_PER_SUM + tile * TILE;
-                let gradient =
-                    TileGradient { write, direction, log_norm, gains, params: &mut params };
-                back.tile(first, gradient, &mut scratch);
             }
-            params
-        });
-        self.d_lanes = d_lanes;
-        self.d_gains = d_gains;
-        Gradient { write, params: add_in_order(sums) }
-    }
+            None => {
+                rotation::read_out_back(d_direction, d_log_norm, tile.d_output, direction, lanes);
+            }
+        }
 
-    fn route(&self) -> Option<Route> {
-        self.route.clone()
-    }
-
-    fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {
-        Box::new(NagWalk::new(*self))
-    }
-}
-
-/// The elements of some tokens' rows.
-fn rows(tokens: &Range<usize>, width: usize) -> Range<usize> {
-    tokens.start * width..tokens.end * width
-}
-
-/// Room for values that are written before they are read.
-fn room(length: usize) -> Vec<f32> {
-    filled(length, |_| ())
-}
-
-/// The sum of equally long vectors, of which there is at least one.
-fn add_in_order(vectors: Vec<Vec<f32>>) -> Vec<f32> {
-    let mut vectors = vectors.into_iter();
-    let mut sum = vectors.next().unwrap_or_default();
-    for vector in vectors {
-        for (sum, value) in sum.iter_mut().zip(vector) {
-            *sum += value;
+        if tile.junction == 0 {
+            d_log_gain[0] += d_log_norm.iter().sum::<f32>();
+            rotation::enter_back(tile.d_write, d_direction, d_log_norm, direction, turns);
+        } else {
+            let gradients = (&mut *d_direction, &mut *d_gains, &*d_log_norm);
+            rotation::turn_back(tile.d_write, gradients, direction, part, before, turns);
         }
     }
-    sum
 }

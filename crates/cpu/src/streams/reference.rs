@@ -268,15 +268,3 @@ pub(crate) fn rms(v: &[f64], gain: &[f64], eps: f64) -> Vec<f64> {
     let root = (v.iter().map(|v| v * v).sum::<f64>() / v.len() as f64 + eps).sqrt();
     v.iter().zip(gain).map(|(v, gain)| v / root * gain).collect()
 }
-
-impl Formed for super::Nag {
-    fn in_form(self, _: Form) -> Self {
-        self
-    }
-}
-
-impl Formed for super::Mixing {
-    fn in_form(self, _: Form) -> Self {
-        self
-    }
-}

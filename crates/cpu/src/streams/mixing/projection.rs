@@ -40,7 +40,7 @@ pub(super) fn project(
 }
 
 /// Memory for the way back, kept between tiles.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// How strongly each row is pulled back along itself.
     pulls: Vec<f32>,

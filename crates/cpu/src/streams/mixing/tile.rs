@@ -1,5 +1,6 @@
 //! Junctions of a tile of tokens, in one pass over their streams.
 
+use super::Mixed;
 use super::block::{
     COLUMNS, Chunk, Products, Shares, TARGETS, blocks, put, scatter, sort_shares, sums,
     weighted_sum,
@@ -8,42 +9,32 @@ use super::lanes::Lane;
 use super::projection::{self, Known, project, project_backward};
 use super::weights::{Shape, find, find_backward};
 use crate::simd::add_scaled;
+use crate::streams::driver::{Backward, Forward};
 use crate::streams::norm::{Normed, inverse_rms, multiply_by_gain};
-use crate::streams::tiles::TILE;
+use crate::streams::tiles::split_mut;
 
 /// The parameters of one site, or their gradient's parts.
-pub(super) struct Params<T> {
+#[derive(Debug)]
+pub struct Params<T> {
     pub(super) gain: T,
     pub(super) small: T,
     pub(super) projection: T,
 }
 
-impl<'a> Params<&'a [f32]> {
-    /// Takes apart what a junction was given.
-    pub(super) fn of(params: &'a [f32], shape: &Shape) -> Self {
-        let (gain, rest) = params.split_at(shape.width);
-        let (small, projection) = rest.split_at(shape.small());
-        Self { gain, small, projection }
-    }
-}
-
-impl<'a> Params<&'a mut [f32]> {
-    /// Takes apart what a junction gives back.
-    fn of_gradient(params: &'a mut [f32], shape: &Shape) -> Self {
-        let (gain, rest) = params.split_at_mut(shape.width);
-        let (small, projection) = rest.split_at_mut(shape.small());
-        Self { gain, small, projection }
-    }
-}
-
 /// Working memory of a tile, which it leaves behind for the next.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub struct Room {
     mixer: Mixer,
     products: Products,
     lanes: Vec<Lane>,
     /// What each source gives to the sum of the streams.
     shares: Vec<f32>,
+    /// A row that was read, and its gradient.
+    read: Vec<f32>,
+    d_read: Vec<f32>,
+    d_weights: Vec<f32>,
+    d_logits: Vec<f32>,
+    scratch: projection::Scratch,
 }
 
 /// Memory for mixing the streams of one token.
@@ -85,31 +76,16 @@ impl Mixer {
     }
 }
 
-/// One tile at a junction that leads to a sub-layer.
-pub(super) struct Forward<'a> {
-    /// Becomes the streams after the write.
-    pub(super) streams: &'a mut [f32],
-    /// The streams before the write, unless they are in `streams`.
-    pub(super) before: Option<&'a [f32]>,
-    /// What mixes them with the write; none at the first junction, where all are the write.
-    pub(super) mixing: &'a [f32],
-    pub(super) write: &'a [f32],
-    pub(super) logits: &'a mut [f32],
-    pub(super) inverse_rms: &'a mut [f32],
-    /// Becomes the weights of the sub-layer's site.
-    pub(super) weights: &'a mut [f32],
-    pub(super) answer: &'a mut [f32],
-}
-
-simd! {
+impl Mixed {
     /// Writes, finds the weights of the next site, and reads.
-    pub(super) fn forward(
-        tile: Forward, shape: &Shape, params: &Params<&[f32]>, eps: f32, room: &mut Room,
-    ) {
-        let (n, width) = (shape.n, shape.width);
-        if tile.mixing.is_empty() {
-            let copies = tile.streams.chunks_exact_mut(shape.state());
-            for (streams, write) in copies.zip(tile.write.chunks_exact(width)) {
+    #[inline(always)]
+    pub(super) fn read(&self, params: &Params<&[f32]>, tile: Forward<'_, ()>, room: &mut Room) {
+        let (shape, eps, n, width) = (&self.shape, self.eps, self.shape.n, self.shape.width);
+        let [all_streams, logits, inverse_rms, all_weights] = tile.record;
+        let [before, _, _, mixing] = tile.before.record;
+        let streams = all_streams.chunks_exact_mut(shape.state());
+        if tile.junction == 0 {
+            for (streams, write) in streams.zip(tile.write.chunks_exact(width)) {
                 for stream in streams.chunks_exact_mut(width) {
                     stream.copy_from_slice(write);
                 }
@@ -117,28 +93,123 @@ simd! {
         } else {
             let mixer = &mut room.mixer;
             mixer.make_room(n, width);
-            let streams = tile.streams.chunks_exact_mut(shape.state());
-            let weights = tile.mixing.chunks_exact(shape.weights());
-            let writes = tile.write.chunks_exact(width);
-            for (t, ((streams, weights), write)) in streams.zip(weights).zip(writes).enumerate() {
-                match tile.before {
-                    Some(all) => mixer.load(rows_of(all, t * shape.state(), shape.state()), width, 0),
-                    None => mixer.load(streams, width, 0),
-                }
+            let sources = before.chunks_exact(shape.state()).zip(tile.write.chunks_exact(width));
+            let weights = mixing.chunks_exact(shape.weights());
+            for ((streams, weights), (before, write)) in streams.zip(weights).zip(sources) {
+                mixer.load(before, width, 0);
                 mixer.load(write, width, n);
                 mixer.mix(streams, width, weights, [n + 1, 1]);
             }
         }
         if shape.rows() > 0 {
-            let (logits, inverse_rms) = (&mut *tile.logits, &mut *tile.inverse_rms);
             let (weight, products) = (params.projection, &mut room.products);
-            project(logits, inverse_rms, tile.streams, weight, shape.inputs(), eps, products);
+            project(logits, inverse_rms, all_streams, weight, shape.inputs(), eps, products);
         }
-        find(shape, tile.weights, tile.logits, params.small, &mut room.lanes);
-        let reads = tile.answer.chunks_exact_mut(width).zip(tile.streams.chunks_exact(shape.state()));
-        for ((answer, streams), weights) in reads.zip(tile.weights.chunks_exact(shape.weights())) {
-            weighted_sum(answer, streams, &weights[n * (n + 1)..], 1);
-            normalise(answer, params.gain, eps);
+        find(shape, all_weights, logits, params.small, &mut room.lanes);
+        let reads =
+            tile.output.chunks_exact_mut(width).zip(all_streams.chunks_exact(shape.state()));
+        for ((output, streams), weights) in reads.zip(all_weights.chunks_exact(shape.weights())) {
+            weighted_sum(output, streams, &weights[n * (n + 1)..], 1);
+            normalise(output, params.gain, eps);
+        }
+    }
+
+    /// The way back from [`Mixed::read`].
+    #[inline(always)]
+    pub(super) fn read_backward(
+        &self,
+        params: &Params<&[f32]>,
+        tile: Backward<'_, ()>,
+        room: &mut Room,
+    ) {
+        let (shape, n, width) = (&self.shape, self.shape.n, self.shape.width);
+        let (state, edge) = (shape.state(), shape.weights());
+        let [gain, small, projection] = split_mut(tile.d_params, self.lengths(tile.junction));
+        let Room { mixer, products, read, d_read, d_weights, d_logits, scratch, .. } = room;
+        mixer.make_room(n, width);
+        read.resize(width, 0.0);
+        d_read.resize(width, 0.0);
+        d_weights.resize(tile.tokens * edge, 0.0);
+        d_logits.resize(tile.tokens * shape.logits(), 0.0);
+        let [gradients, ..] = tile.gradient;
+        let [all_streams, logits, inverse_rms, weights] = tile.record.map(|part| &*part);
+        for t in 0..tile.tokens {
+            let gradient = &mut gradients[t * state..(t + 1) * state];
+            let streams = &all_streams[t * state..(t + 1) * state];
+            let weights = &weights[t * edge..(t + 1) * edge];
+            let row = t * width..(t + 1) * width;
+            mixer.load(gradient, width, 0);
+            weighted_sum(read, streams, &weights[n * (n + 1)..], 1);
+            d_read.copy_from_slice(&tile.d_output[row.clone()]);
+            normalise_backward(d_read, gain, read, params.gain, self.eps);
+            let d_weights = &mut d_weights[t * edge..(t + 1) * edge];
+            products.find(d_weights, n + 1, gradient, streams, width);
+            products.find(&mut d_weights[n..], n + 1, gradient, &tile.next_write[row], width);
+            products.find(&mut d_weights[n * (n + 1)..], 1, streams, d_read, width);
+            mixer.load(d_read, width, n);
+            mixer.mix(gradient, width, weights, [1, n + 1]);
+        }
+        find_backward(shape, d_logits, small, d_weights, logits, params.small);
+        if shape.rows() > 0 {
+            let weight = params.projection;
+            let known = Known { rows: all_streams, weight, logits, inverse_rms };
+            project_backward(gradients, projection, d_logits, &known, shape.inputs(), scratch);
+        }
+        gradient_of_write(tile.d_write, gradients, tile.before.record[3], shape);
+    }
+
+    /// Writes and sums the streams, without ever forming those after the write.
+    #[inline(always)]
+    pub(super) fn close(&self, gain: &[f32], tile: Forward<'_, ()>, room: &mut Room) {
+        let (shape, n, width) = (&self.shape, self.shape.n, self.shape.width);
+        let [out, ..] = tile.record;
+        let [streams, _, _, mixing] = tile.before.record;
+        let shares = &mut room.shares;
+        shares.resize(n + 1, 0.0);
+        shares[n] = n as f32;
+        let mut sources =
+            streams.chunks_exact(shape.state()).zip(mixing.chunks_exact(shape.weights()));
+        let rows = out.chunks_exact_mut(width).zip(tile.output.chunks_exact_mut(width));
+        for ((out, output), write) in rows.zip(tile.write.chunks_exact(width)) {
+            match sources.next() {
+                None => out.fill(0.0),
+                Some((streams, weights)) => {
+                    shares_in_sum(shares, weights, n);
+                    weighted_sum(out, streams, shares, 1);
+                }
+            }
+            add_scaled(out, shares[n], write);
+            output.copy_from_slice(out);
+            normalise(output, gain, self.eps);
+        }
+    }
+
+    /// The way back from [`Mixed::close`].
+    #[inline(always)]
+    pub(super) fn close_backward(&self, gain: &[f32], tile: Backward<'_, ()>, room: &mut Room) {
+        let (shape, n, width) = (&self.shape, self.shape.n, self.shape.width);
+        let Room { shares, d_read: d_out, .. } = room;
+        shares.resize(n + 1, 0.0);
+        shares[n] = n as f32;
+        d_out.resize(width, 0.0);
+        let [gradient, ..] = tile.gradient;
+        let [out, ..] = tile.record;
+        let mut mixing = tile.before.record[3].chunks_exact(shape.weights());
+        let rows = gradient.chunks_exact_mut(shape.state());
+        let rows = rows.zip(tile.d_write.chunks_exact_mut(width));
+        let known = out.chunks_exact(width).zip(tile.d_output.chunks_exact(width));
+        for ((gradient, d_write), (out, d_output)) in rows.zip(known) {
+            d_out.copy_from_slice(d_output);
+            normalise_backward(d_out, tile.d_params, out, gain, self.eps);
+            for gradient in gradient.chunks_exact_mut(width) {
+                gradient.copy_from_slice(d_out);
+            }
+            if let Some(weights) = mixing.next() {
+                shares_in_sum(shares, weights, n);
+            }
+            for (d_write, d_out) in d_write.iter_mut().zip(&*d_out) {
+                *d_write = shares[n] * d_out;
+            }
         }
     }
 }
@@ -155,86 +226,6 @@ fn normalise(x: &mut [f32], gain: &[f32], eps: f32) {
 fn normalise_backward(d: &mut [f32], d_gain: &mut [f32], x: &[f32], gain: &[f32], eps: f32) {
     let normed = Normed { x, inverse_rms: inverse_rms(x, eps), scale: 1.0, gain };
     normed.take_gradient(d, d_gain);
-}
-
-/// Some tokens on the way back through a junction that leads to a sub-layer.
-pub(super) struct Backward<'a> {
-    /// Of the streams after the sub-layer's write; becomes that of the streams before it.
-    pub(super) gradient: &'a mut [f32],
-    /// The streams before it.
-    pub(super) streams: &'a [f32],
-    /// What the sub-layer wrote.
-    pub(super) written: &'a [f32],
-    pub(super) logits: &'a [f32],
-    pub(super) inverse_rms: &'a [f32],
-    pub(super) weights: &'a [f32],
-    /// The weights that the junction's own write was mixed with; none at the first junction.
-    pub(super) mixing: &'a [f32],
-    pub(super) d_answer: &'a [f32],
-    pub(super) d_write: &'a mut [f32],
-    /// Partial sums.
-    pub(super) d_params: &'a mut [f32],
-}
-
-simd! {
-    /// Goes back, tile by tile.
-    pub(super) fn backward(part: Backward, shape: &Shape, params: &Params<&[f32]>, eps: f32) {
-        let (n, width, state) = (shape.n, shape.width, shape.state());
-        let (edge, count) = (shape.weights(), TILE * shape.logits());
-        let d_params = Params::of_gradient(part.d_params, shape);
-        let mut scratch = projection::Scratch::default();
-        let Room { mut mixer, mut products, .. } = Room::default();
-        mixer.make_room(n, width);
-        let (mut read, mut d_read) = (vec![0f32; width], vec![0f32; width]);
-        let mut all_d_weights = vec![0f32; TILE * edge];
-        let mut all_d_logits = vec![0f32; count];
-        let tiles = part.gradient.chunks_mut(TILE * state).zip(part.d_write.chunks_mut(TILE * width));
-        for (tile, (gradient, d_write)) in tiles.enumerate() {
-            let tokens = d_write.len() / width;
-            let of = |values, each: usize| rows_of(values, tile * TILE * each, tokens * each);
-            let streams = of(part.streams, state);
-            let weights = of(part.weights, edge);
-            let d_weights = &mut all_d_weights[..tokens * edge];
-            for t in 0..tokens {
-                let gradient = &mut gradient[t * state..(t + 1) * state];
-                let streams = rows_of(streams, t * state, state);
-                let weights = rows_of(weights, t * edge, edge);
-                let at = (tile * TILE + t) * width;
-                mixer.load(gradient, width, 0);
-                weighted_sum(&mut read, streams, &weights[n * (n + 1)..], 1);
-                d_read.copy_from_slice(rows_of(part.d_answer, at, width));
-                normalise_backward(&mut d_read, d_params.gain, &read, params.gain, eps);
-                let d_weights = &mut d_weights[t * edge..(t + 1) * edge];
-                let written = rows_of(part.written, at, width);
-                products.find(d_weights, n + 1, gradient, streams, width);
-                products.find(&mut d_weights[n..], n + 1, gradient, written, width);
-                products.find(&mut d_weights[n * (n + 1)..], 1, streams, &d_read, width);
-                mixer.load(&d_read, width, n);
-                mixer.mix(gradient, width, weights, [1, n + 1]);
-            }
-            let logits = of(part.logits, shape.logits());
-            let d_logits = &mut all_d_logits[..tokens * shape.logits()];
-            find_backward(shape, d_logits, d_params.small, d_weights, logits, params.small);
-            if shape.rows() > 0 {
-                let known = Known {
-                    rows: streams,
-                    weight: params.projection,
-                    logits,
-                    inverse_rms: of(part.inverse_rms, shape.rows()),
-                };
-                project_backward(
-                    gradient, d_params.projection, d_logits, &known, shape.inputs(), &mut scratch,
-                );
-            }
-            gradient_of_write(d_write, gradient, of(part.mixing, edge), shape);
-        }
-    }
-}
-
-/// `count` values from `first`; none of none.
-#[inline(always)]
-fn rows_of(values: &[f32], first: usize, count: usize) -> &[f32] {
-    if values.is_empty() { values } else { &values[first..first + count] }
 }
 
 /// `d_write = sum_i post_i gradient_i`; without weights, every stream is a copy of the write.
@@ -258,77 +249,5 @@ fn shares_in_sum(shares: &mut [f32], weights: &[f32], n: usize) {
     shares.fill(0.0);
     for row in weights.chunks_exact(n + 1).take(n) {
         add_scaled(shares, 1.0, row);
-    }
-}
-
-/// One tile at the last junction.
-pub(super) struct Close<'a> {
-    /// The streams before the write; none if there is no sub-layer.
-    pub(super) streams: &'a [f32],
-    pub(super) mixing: &'a [f32],
-    pub(super) write: &'a [f32],
-    /// Becomes the sum of the streams.
-    pub(super) out: &'a mut [f32],
-    pub(super) answer: &'a mut [f32],
-}
-
-simd! {
-    /// Writes and sums the streams, without ever forming those after the write.
-    pub(super) fn close(tile: Close, shape: &Shape, gain: &[f32], eps: f32, room: &mut Room) {
-        let (n, width, state) = (shape.n, shape.width, shape.state());
-        let shares = &mut room.shares;
-        shares.resize(n + 1, 0.0);
-        shares[n] = n as f32;
-        let rows = tile.out.chunks_exact_mut(width).zip(tile.answer.chunks_exact_mut(width));
-        for (t, ((out, answer), write)) in rows.zip(tile.write.chunks_exact(width)).enumerate() {
-            if tile.mixing.is_empty() {
-                out.fill(0.0);
-            } else {
-                let weights = &tile.mixing[t * shape.weights()..(t + 1) * shape.weights()];
-                shares_in_sum(shares, weights, n);
-                weighted_sum(out, &tile.streams[t * state..(t + 1) * state], shares, 1);
-            }
-            add_scaled(out, shares[n], write);
-            answer.copy_from_slice(out);
-            normalise(answer, gain, eps);
-        }
-    }
-}
-
-/// Some tokens on the way back through the last junction.
-pub(super) struct CloseBackward<'a> {
-    /// Becomes that of the streams after the last write.
-    pub(super) gradient: &'a mut [f32],
-    pub(super) out: &'a [f32],
-    pub(super) mixing: &'a [f32],
-    pub(super) d_answer: &'a [f32],
-    pub(super) d_write: &'a mut [f32],
-    /// Partial sums.
-    pub(super) d_gain: &'a mut [f32],
-}
-
-simd! {
-    /// Goes back through the sum of the streams.
-    pub(super) fn close_backward(part: CloseBackward, shape: &Shape, gain: &[f32], eps: f32) {
-        let (n, width, state) = (shape.n, shape.width, shape.state());
-        let mut shares = vec![0f32; n + 1];
-        shares[n] = n as f32;
-        let mut d_out = vec![0f32; width];
-        let rows = part.gradient.chunks_exact_mut(state).zip(part.d_write.chunks_exact_mut(width));
-        let known = part.out.chunks_exact(width).zip(part.d_answer.chunks_exact(width));
-        for (t, ((gradient, d_write), (out, d_answer))) in rows.zip(known).enumerate() {
-            d_out.copy_from_slice(d_answer);
-            normalise_backward(&mut d_out, part.d_gain, out, gain, eps);
-            for gradient in gradient.chunks_exact_mut(width) {
-                gradient.copy_from_slice(&d_out);
-            }
-            if !part.mixing.is_empty() {
-                let weights = &part.mixing[t * shape.weights()..(t + 1) * shape.weights()];
-                shares_in_sum(&mut shares, weights, n);
-            }
-            for (d_write, d_out) in d_write.iter_mut().zip(&d_out) {
-                *d_write = shares[n] * d_out;
-            }
-        }
     }
 }

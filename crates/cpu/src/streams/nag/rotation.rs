@@ -1,7 +1,6 @@
 //! How a direction arrives at a junction, and how it leaves for the head. All functions work on the
 //! rows of a tile.
 
-use super::modulator::Gain;
 use crate::simd::{add_scaled, dot, square_and_dot, total};
 
 /// Keeps the direction of a vanishing write finite.
@@ -10,7 +9,7 @@ const DIRECTION_EPS: f32 = 1e-12;
 const SMALLEST_NORM: f32 = 1e-18;
 
 /// What the way back needs to know of one token's turn.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     /// Of f.
     mean: f32,
@@ -24,79 +23,132 @@ pub(super) struct Turn {
     inverse_turned: f32,
 }
 
-simd! {
-    /// Splits embeddings into directions and log norms.
-    pub(super) fn enter(
-        direction: &mut [f32],
-        log_norm: &mut [f32],
-        norms: &mut [f32],
-        embedding: &[f32],
-        log_gain: f32,
-    ) {
-        let width = embedding.len() / norms.len();
-        let lanes = direction.chunks_exact_mut(width).zip(log_norm).zip(norms);
-        for (((r, s), norm), e) in lanes.zip(embedding.chunks_exact(width)) {
-            *norm = (dot(e, e) / width as f32).sqrt();
-            *s = floored(*norm).ln() + log_gain;
-            scale_into(r, e, 1.0 / floored(*norm));
+impl Turn {
+    /// As numbers of a record. Of an embedding, the first one is its norm.
+    pub(super) const LENGTH: usize = 5;
+
+    #[inline(always)]
+    fn of(&[mean, along, inverse_square, inverse_part, inverse_turned]: &[f32; 5]) -> Self {
+        Self { mean, along, inverse_square, inverse_part, inverse_turned }
+    }
+
+    #[inline(always)]
+    fn numbers(self) -> [f32; 5] {
+        let Self { mean, along, inverse_square, inverse_part, inverse_turned } = self;
+        [mean, along, inverse_square, inverse_part, inverse_turned]
+    }
+}
+
+/// What a token carries beside its direction, as numbers of a record.
+#[derive(Debug)]
+pub(super) struct Lane;
+
+impl Lane {
+    /// s.
+    pub(super) const LOG_NORM: usize = 0;
+    /// S of the site that follows, without the floor.
+    pub(super) const MODULATION: usize = 1;
+    /// `max(S, 1e-6)^beta`
+    pub(super) const POWER: usize = 2;
+    /// g, or what a [`Skip`](crate::streams::Skip) leaves of it.
+    pub(super) const GAIN: usize = 3;
+    pub(super) const LENGTH: usize = 4;
+}
+
+type Turns = [f32; Turn::LENGTH];
+type Lanes = [f32; Lane::LENGTH];
+
+/// The tokens as they left the junction before.
+#[derive(Clone, Copy)]
+pub(super) struct Before<'a> {
+    /// Their directions.
+    pub(super) from: &'a [f32],
+    pub(super) lanes: &'a [Lanes],
+    /// Which are turned; empty if all are.
+    pub(super) runs: &'a [bool],
+}
+
+impl Before<'_> {
+    #[inline(always)]
+    fn runs(&self, token: usize) -> bool {
+        self.runs.get(token) != Some(&false)
+    }
+}
+
+/// Splits embeddings into directions and log norms.
+#[inline(always)]
+pub(super) fn enter(
+    direction: &mut [f32],
+    turns: &mut [Turns],
+    lanes: &mut [Lanes],
+    embedding: &[f32],
+    log_gain: f32,
+) {
+    let width = embedding.len() / lanes.len();
+    let rows = direction.chunks_exact_mut(width).zip(embedding.chunks_exact(width));
+    for ((r, e), (turn, lane)) in rows.zip(turns.iter_mut().zip(lanes)) {
+        let norm = (dot(e, e) / width as f32).sqrt();
+        *turn = [norm, 0.0, 0.0, 0.0, 0.0];
+        *lane = [floored(norm).ln() + log_gain, 0.0, 0.0, 0.0];
+        scale_into(r, e, 1.0 / floored(norm));
+    }
+}
+
+/// The directions of [`enter`] once more.
+#[inline(always)]
+pub(super) fn enter_again(direction: &mut [f32], embedding: &[f32], turns: &[Turns]) {
+    let width = embedding.len() / turns.len();
+    let embeddings = embedding.chunks_exact(width);
+    for ((r, e), turn) in direction.chunks_exact_mut(width).zip(embeddings).zip(turns) {
+        scale_into(r, e, 1.0 / floored(turn[0]));
+    }
+}
+
+/// From the gradients of the lanes to that of the embeddings.
+#[inline(always)]
+pub(super) fn enter_back(
+    d_embedding: &mut [f32],
+    d_direction: &[f32],
+    d_log_norm: &[f32],
+    direction: &[f32],
+    turns: &[Turns],
+) {
+    let width = direction.len() / turns.len();
+    let gradients = d_embedding.chunks_exact_mut(width).zip(d_direction.chunks_exact(width));
+    let rows = gradients.zip(d_log_norm).zip(direction.chunks_exact(width)).zip(turns);
+    for ((((d_e, d_r), d_s), r), turn) in rows {
+        let norm = turn[0];
+        let at_the_floor = norm < SMALLEST_NORM;
+        let radial = if at_the_floor { 0.0 } else { (dot(d_r, r) - d_s) / width as f32 };
+        let inverse = 1.0 / floored(norm);
+        for ((d_e, d_r), r) in d_e.iter_mut().zip(d_r).zip(r) {
+            *d_e = (d_r - radial * r) * inverse;
         }
     }
 }
 
-simd! {
-    /// The directions of [`enter`] once more.
-    pub(super) fn enter_again(direction: &mut [f32], embedding: &[f32], norms: &[f32]) {
-        let width = embedding.len() / norms.len();
-        let embeddings = embedding.chunks_exact(width);
-        for ((r, e), &norm) in direction.chunks_exact_mut(width).zip(embeddings).zip(norms) {
-            scale_into(r, e, 1.0 / floored(norm));
-        }
-    }
-}
-
-simd! {
-    /// From the gradients of the lanes to that of the embeddings.
-    pub(super) fn enter_back(
-        d_embedding: &mut [f32],
-        d_direction: &[f32],
-        d_log_norm: &[f32],
-        direction: &[f32],
-        norms: &[f32],
-    ) {
-        let width = direction.len() / norms.len();
-        let gradients = d_embedding.chunks_exact_mut(width).zip(d_direction.chunks_exact(width));
-        let rows = gradients.zip(d_log_norm).zip(direction.chunks_exact(width)).zip(norms);
-        for ((((d_e, d_r), d_s), r), &norm) in rows {
-            let at_the_floor = norm < SMALLEST_NORM;
-            let radial = if at_the_floor { 0.0 } else { (dot(d_r, r) - d_s) / width as f32 };
-            let inverse = 1.0 / floored(norm);
-            for ((d_e, d_r), r) in d_e.iter_mut().zip(d_r).zip(r) {
-                *d_e = (d_r - radial * r) * inverse;
-            }
-        }
-    }
-}
-
-simd! {
-    /// Turns the directions `before` by the writes; where a token skips, both lanes stay as they are.
-    pub(super) fn turn(
-        after: &mut [f32],
-        log_norm: &mut [f32],
-        turns: &mut [Turn],
-        write: &[f32],
-        before: &[f32],
-        gains: &[Gain],
-    ) {
-        let width = write.len() / gains.len();
-        let rows = after.chunks_exact_mut(width).zip(write.chunks_exact(width));
-        let rows = rows.zip(before.chunks_exact(width)).zip(gains);
-        for ((((after, f), r), gain), (s, turn)) in rows.zip(log_norm.iter_mut().zip(turns)) {
-            if gain.runs {
-                *turn = turn_one(after, f, r, gain.value);
-                *s += 0.5 * (gain.value * gain.value).ln_1p();
-            } else {
-                after.copy_from_slice(r);
-            }
+/// Turns the directions by the writes; where a token skips, both lanes stay as they are.
+#[inline(always)]
+pub(super) fn turn(
+    after: &mut [f32],
+    turns: &mut [Turns],
+    lanes: &mut [Lanes],
+    write: &[f32],
+    before: Before<'_>,
+) {
+    let width = write.len() / lanes.len();
+    let rows = after.chunks_exact_mut(width).zip(write.chunks_exact(width));
+    let rows = rows.zip(before.from.chunks_exact(width)).zip(before.lanes);
+    let numbers = turns.iter_mut().zip(lanes).enumerate();
+    for ((((after, f), r), lane_before), (token, (turn, lane))) in rows.zip(numbers) {
+        *lane = *lane_before;
+        if before.runs(token) {
+            let gain = lane_before[Lane::GAIN];
+            *turn = turn_one(after, f, r, gain).numbers();
+            lane[Lane::LOG_NORM] += 0.5 * (gain * gain).ln_1p();
+        } else {
+            *turn = [0.0; Turn::LENGTH];
+            after.copy_from_slice(r);
         }
     }
 }
@@ -125,60 +177,57 @@ fn turn_one(after: &mut [f32], f: &[f32], r: &[f32], gain: f32) -> Turn {
     Turn { mean, along, inverse_square: 1.0 / square, inverse_part, inverse_turned }
 }
 
-simd! {
-    /// The directions of [`turn`] once more, and the unit parts of the writes that turned them.
-    pub(super) fn turn_again(
-        after: &mut [f32],
-        part: &mut [f32],
-        write: &[f32],
-        before: &[f32],
-        gains: &[Gain],
-        turns: &[Turn],
-    ) {
-        let width = write.len() / gains.len();
-        let rows = after.chunks_exact_mut(width).zip(part.chunks_exact_mut(width));
-        let rows = rows.zip(write.chunks_exact(width)).zip(before.chunks_exact(width));
-        for ((((after, u), f), r), (gain, turn)) in rows.zip(gains.iter().zip(turns)) {
-            if !gain.runs {
-                after.copy_from_slice(r);
-                continue;
-            }
-            let gain = gain.value;
-            for (((after, u), f), r) in after.iter_mut().zip(u).zip(f).zip(r) {
-                *u = (f - turn.mean - turn.along * r) * turn.inverse_part;
-                *after = (r + gain * *u) * turn.inverse_turned;
-            }
+/// The directions of [`turn`] once more, and the unit parts of the writes that turned them.
+#[inline(always)]
+pub(super) fn turn_again(
+    after: &mut [f32],
+    part: &mut [f32],
+    write: &[f32],
+    before: Before<'_>,
+    turns: &[Turns],
+) {
+    let width = write.len() / turns.len();
+    let rows = after.chunks_exact_mut(width).zip(part.chunks_exact_mut(width));
+    let rows = rows.zip(write.chunks_exact(width)).zip(before.from.chunks_exact(width));
+    let numbers = before.lanes.iter().zip(turns).enumerate();
+    for ((((after, u), f), r), (token, (lane, turn))) in rows.zip(numbers) {
+        if !before.runs(token) {
+            after.copy_from_slice(r);
+            continue;
+        }
+        let (gain, turn) = (lane[Lane::GAIN], Turn::of(turn));
+        for (((after, u), f), r) in after.iter_mut().zip(u).zip(f).zip(r) {
+            *u = (f - turn.mean - turn.along * r) * turn.inverse_part;
+            *after = (r + gain * *u) * turn.inverse_turned;
         }
     }
 }
 
-simd! {
-    /// From the gradient of the lanes after a turn to that of the gains and, in place, to that of the
-    /// direction before it. The gradient of the writes takes the place of the directions before, which
-    /// are not needed any longer, and `after` is used up.
-    pub(super) fn turn_back(
-        before: &mut [f32],
-        d_direction: &mut [f32],
-        d_gains: &mut [f32],
-        d_log_norm: &[f32],
-        after: &mut [f32],
-        part: &[f32],
-        gains: &[Gain],
-        turns: &[Turn],
-    ) {
-        let width = before.len() / gains.len();
-        let rows = before.chunks_exact_mut(width).zip(d_direction.chunks_exact_mut(width));
-        let rows = rows.zip(after.chunks_exact_mut(width)).zip(part.chunks_exact(width));
-        let numbers = d_gains.iter_mut().zip(d_log_norm).zip(gains).zip(turns);
-        for ((((r, d_r), after), u), (((d_gain, d_s), gain), turn)) in rows.zip(numbers) {
-            if gain.runs {
-                let gain = gain.value;
-                let d_angle = turn_one_back(r, d_r, after, u, gain, *turn);
-                *d_gain = d_angle + d_s * gain / (1.0 + gain * gain);
-            } else {
-                r.fill(0.0);
-                *d_gain = 0.0;
-            }
+/// From the gradient of the lanes after a turn to that of the writes, of the gains and, in place, to that of the
+/// direction before it. `after` is used up.
+#[inline(always)]
+pub(super) fn turn_back(
+    d_write: &mut [f32],
+    (d_direction, d_gains, d_log_norm): (&mut [f32], &mut [f32], &[f32]),
+    after: &mut [f32],
+    part: &[f32],
+    before: Before<'_>,
+    turns: &[Turns],
+) {
+    let width = d_write.len() / turns.len();
+    let rows = d_write.chunks_exact_mut(width).zip(d_direction.chunks_exact_mut(width));
+    let rows = rows.zip(after.chunks_exact_mut(width)).zip(part.chunks_exact(width));
+    let rows = rows.zip(before.from.chunks_exact(width));
+    let numbers = d_gains.iter_mut().zip(d_log_norm).zip(before.lanes).zip(turns).enumerate();
+    for (((((d_f, d_r), after), u), r), (token, (((d_gain, d_s), lane), turn))) in rows.zip(numbers)
+    {
+        if before.runs(token) {
+            let gain = lane[Lane::GAIN];
+            let d_angle = turn_one_back(d_f, d_r, after, r, u, gain, Turn::of(turn));
+            *d_gain = d_angle + d_s * gain / (1.0 + gain * gain);
+        } else {
+            d_f.fill(0.0);
+            *d_gain = 0.0;
         }
     }
 }
@@ -186,9 +235,10 @@ simd! {
 /// Returns what the direction alone gives back to the gain.
 #[inline(always)]
 fn turn_one_back(
-    r: &mut [f32],
+    d_f: &mut [f32],
     d_r: &mut [f32],
     after: &mut [f32],
+    r: &[f32],
     u: &[f32],
     gain: f32,
     turn: Turn,
@@ -210,10 +260,10 @@ fn turn_one_back(
     // part along r is left out: r was normalised and has none to give back.
     let d_along = -dot(d_q, r) * turn.inverse_square;
     let part_share = d_along / turn.inverse_part;
-    let d_f = r;
-    for (((d_r, d_q), r), u) in d_r.iter_mut().zip(d_q.iter()).zip(d_f.iter_mut()).zip(u) {
+    let rows = d_r.iter_mut().zip(d_q.iter()).zip(d_f.iter_mut().zip(r)).zip(u);
+    for (((d_r, d_q), (d_f, r)), u) in rows {
         *d_r += part_share * u - turn.along * d_q;
-        *r = d_q + d_along * *r;
+        *d_f = d_q + d_along * r;
     }
     // c = f - mean(f).
     let mean = sum(d_f) / width;
@@ -223,34 +273,32 @@ fn turn_one_back(
     d_gain
 }
 
-simd! {
-    /// `r exp(s) / d`.
-    pub(super) fn read_out(answer: &mut [f32], direction: &[f32], log_norm: &[f32]) {
-        let width = direction.len() / log_norm.len();
-        let rows = answer.chunks_exact_mut(width).zip(direction.chunks_exact(width));
-        for ((answer, r), s) in rows.zip(log_norm) {
-            scale_into(answer, r, s.exp() / width as f32);
-        }
+/// `r exp(s) / d`.
+#[inline(always)]
+pub(super) fn read_out(output: &mut [f32], direction: &[f32], lanes: &[Lanes]) {
+    let width = direction.len() / lanes.len();
+    let rows = output.chunks_exact_mut(width).zip(direction.chunks_exact(width));
+    for ((output, r), lane) in rows.zip(lanes) {
+        scale_into(output, r, lane[Lane::LOG_NORM].exp() / width as f32);
     }
 }
 
-simd! {
-    /// The first gradients of the lanes.
-    pub(super) fn read_out_back(
-        d_direction: &mut [f32],
-        d_log_norm: &mut [f32],
-        d_answer: &[f32],
-        direction: &[f32],
-        log_norm: &[f32],
-    ) {
-        let width = direction.len() / log_norm.len();
-        let rows = d_direction.chunks_exact_mut(width).zip(d_answer.chunks_exact(width));
-        let rows = rows.zip(direction.chunks_exact(width));
-        for (((d_r, d_answer), r), (d_s, s)) in rows.zip(d_log_norm.iter_mut().zip(log_norm)) {
-            let scale = s.exp() / width as f32;
-            *d_s = dot(d_answer, r) * scale;
-            scale_into(d_r, d_answer, scale);
-        }
+/// The first gradients of the lanes.
+#[inline(always)]
+pub(super) fn read_out_back(
+    d_direction: &mut [f32],
+    d_log_norm: &mut [f32],
+    d_output: &[f32],
+    direction: &[f32],
+    lanes: &[Lanes],
+) {
+    let width = direction.len() / lanes.len();
+    let rows = d_direction.chunks_exact_mut(width).zip(d_output.chunks_exact(width));
+    let rows = rows.zip(direction.chunks_exact(width));
+    for (((d_r, d_output), r), (d_s, lane)) in rows.zip(d_log_norm.iter_mut().zip(lanes)) {
+        let scale = lane[Lane::LOG_NORM].exp() / width as f32;
+        *d_s = dot(d_output, r) * scale;
+        scale_into(d_r, d_output, scale);
     }
 }
 

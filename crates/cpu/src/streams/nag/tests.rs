@@ -2,6 +2,8 @@ mod skipping;
 
 use super::super::reference::Case;
 use super::*;
+use crate::streams::Stream;
+use crate::streams::tiles::TILE;
 use crate::testing::{assert_close, noise};
 use std::sync::Arc;
 
@@ -77,8 +79,8 @@ impl Limit {
     const NONE: Self = Self { threshold: 0.0, shrink: 0.0 };
 }
 
-/// The answers for one token, the equations taken at their word, and the gains.
-fn answers(
+/// The outputs for one token, the equations taken at their word, and the gains.
+fn outputs(
     writes: &[Vec<f64>],
     params: &[Vec<f64>],
     directions: usize,
@@ -88,9 +90,9 @@ fn answers(
     let norm = product(&writes[0], &writes[0]) / width as f64;
     let mut r: Vec<f64> = writes[0].iter().map(|e| e / norm.sqrt()).collect();
     let mut s = norm.sqrt().ln() + params[0][0];
-    let (mut answers, mut gains) = (Vec::new(), Vec::new());
+    let (mut outputs, mut gains) = (Vec::new(), Vec::new());
     for (site, f) in writes[1..].iter().enumerate() {
-        answers.push(r.clone());
+        outputs.push(r.clone());
         let g = gain(&r, &params[site][usize::from(site == 0)..], directions);
         gains.push(g);
         if g.abs() < limit.threshold {
@@ -107,13 +109,13 @@ fn answers(
         r = v.iter().map(|v| v / size).collect();
         s += 0.5 * (1.0 + g * g).ln();
     }
-    answers.push(r.iter().map(|r| r * s.exp() / width as f64).collect());
-    (answers, gains)
+    outputs.push(r.iter().map(|r| r * s.exp() / width as f64).collect());
+    (outputs, gains)
 }
 
 fn check(case: &Case, directions: usize) {
     case.check(stream(case.width, directions, None), &|writes, params| {
-        answers(writes, params, directions, Limit::NONE).0
+        outputs(writes, params, directions, Limit::NONE).0
     });
 }
 
@@ -131,7 +133,7 @@ fn odd_widths_and_several_tiles_agree_with_the_equations() {
 
 #[test]
 fn several_sums_of_parameter_gradients_agree_with_the_equations() {
-    check(&case(TOKENS_PER_SUM + 3, 18, 4), 4);
+    check(&case(4 * TILE + 3, 18, 4), 4);
 }
 
 #[test]
@@ -186,9 +188,9 @@ fn a_stream_without_sites_scales_the_embedding_back() {
 fn width_one_has_nowhere_to_turn() {
     let case = case(3, 1, 2);
     let mut stream = stream(1, 2, None);
-    for (junction, answer) in case.forward(&mut stream).iter().enumerate() {
-        for (answer, e) in answer.iter().zip(&case.writes[0]) {
-            assert!(junction == SITES || *answer == e.signum());
+    for (junction, output) in case.forward(&mut stream).iter().enumerate() {
+        for (output, e) in output.iter().zip(&case.writes[0]) {
+            assert!(junction == SITES || *output == e.signum());
         }
     }
     let gradients = case.backward(&mut stream);
@@ -199,8 +201,8 @@ fn width_one_has_nowhere_to_turn() {
 #[test]
 fn directions_keep_their_length() {
     let case = case(40, 37, 4);
-    let answers = case.forward(&mut stream(37, 4, None));
-    for row in answers[SITES - 1].chunks(37) {
+    let outputs = case.forward(&mut stream(37, 4, None));
+    for row in outputs[SITES - 1].chunks(37) {
         let square: f32 = row.iter().map(|r| r * r).sum();
         assert!((square / 37.0 - 1.0).abs() < 1e-6);
     }
@@ -234,7 +236,7 @@ fn a_large_common_part_of_a_write_has_no_effect() {
 }
 
 #[test]
-fn inference_answers_the_same() {
+fn inference_outputs_the_same() {
     for threshold in [None, Some(THRESHOLD)] {
         let case = case(70, 37, 9);
         let other = Nag::new(37, SITES, 9, threshold.map(hard), false);
@@ -243,14 +245,14 @@ fn inference_answers_the_same() {
 }
 
 #[test]
-fn a_token_alone_has_the_answer_that_it_has_among_others() {
+fn a_token_alone_has_the_output_that_it_has_among_others() {
     let all = case(35, 37, 9);
-    let answers = all.forward(&mut stream(37, 9, None));
+    let outputs = all.forward(&mut stream(37, 9, None));
     for token in [0, 31, 34] {
         let row = token * 37..(token + 1) * 37;
         let writes = all.writes.iter().map(|write| write[row.clone()].to_vec()).collect();
         let one = Case { writes, ..case(1, 37, 9) };
-        for (one, all) in one.forward(&mut stream(37, 9, None)).iter().zip(&answers) {
+        for (one, all) in one.forward(&mut stream(37, 9, None)).iter().zip(&outputs) {
             assert_close(one, &all[row.clone()], 1e-6);
         }
     }
@@ -263,7 +265,7 @@ fn both_forms_agree() {
 
 #[test]
 fn the_number_of_threads_has_no_effect() {
-    case(3 * TOKENS_PER_SUM + 5, 20, 4).check_threads(|| stream(20, 4, None));
+    case(3 * 4 * TILE + 5, 20, 4).check_threads(|| stream(20, 4, None));
 }
 
 #[test]
@@ -274,8 +276,8 @@ fn what_is_not_a_number_stays_so_and_spoils_its_token_only() {
             let mut case = case(40, 16, 4);
             case.writes[junction][33 * 16 + 2] = bad;
             let mut stream = stream(16, 4, None);
-            let answers = case.forward(&mut stream);
-            let (spoilt, other) = answers[SITES].split_at(34 * 16);
+            let outputs = case.forward(&mut stream);
+            let (spoilt, other) = outputs[SITES].split_at(34 * 16);
             assert!(spoilt[33 * 16..].iter().any(|x| !x.is_finite()), "{bad} at {junction}");
             assert!(spoilt[..33 * 16].iter().chain(other).all(|x| x.is_finite()));
             let gradients = case.backward(&mut stream);
@@ -285,8 +287,8 @@ fn what_is_not_a_number_stays_so_and_spoils_its_token_only() {
     let mut nan_params = clean;
     nan_params.params[1][0] = f32::NAN;
     // A gain that is not a number is not small either.
-    let answers = nan_params.forward(&mut stream(16, 4, Some(THRESHOLD)));
-    assert!(answers[SITES].iter().all(|x| x.is_nan()));
+    let outputs = nan_params.forward(&mut stream(16, 4, Some(THRESHOLD)));
+    assert!(outputs[SITES].iter().all(|x| x.is_nan()));
 }
 
 #[test]
@@ -298,9 +300,8 @@ fn without_keeping_there_is_no_way_back() {
 }
 
 #[test]
-fn one_token_at_a_time_gets_the_same_answers() {
+fn one_token_at_a_time_gets_the_same_outputs() {
     for threshold in [None, Some(THRESHOLD)] {
-        let unkept = || Nag { keep: false, ..stream(37, 9, threshold) };
-        case(20, 37, 9).check_decode(unkept);
+        case(20, 37, 9).check_decode(|| Nag::new(37, SITES, 9, threshold.map(hard), false));
     }
 }

@@ -1,6 +1,7 @@
 //! The oracles M1, M2 and M4 of skipping, and what skipped tokens must not do to others.
 
 use super::*;
+use crate::route::Route;
 use crate::streams::reference::Reference;
 
 /// The threshold of [`THRESHOLD`] with a share of it taken off.
@@ -16,8 +17,8 @@ fn skipping(width: usize, directions: usize, skip: &Skip) -> Nag {
 fn routed(case: &Case, stream: &mut Nag) -> (Vec<Vec<f32>>, Vec<Option<Route>>) {
     let inputs = case.writes.iter().zip(&case.params);
     let pass = inputs.map(|(write, params)| {
-        let answer = stream.forward(Arc::new(write.clone()), params);
-        (answer, stream.route())
+        let output = stream.forward(Arc::new(write.clone()), params);
+        (output, stream.route())
     });
     pass.unzip()
 }
@@ -29,31 +30,16 @@ fn decisions(case: &Case, skip: &Skip, directions: usize) -> Vec<Vec<bool>> {
     routes[..SITES].iter().map(|r| r.as_ref().map_or_else(everybody, Route::decisions)).collect()
 }
 
-/// The same case with the rows of these tokens only, in this order.
-fn only(case: &Case, tokens: &[usize]) -> Case {
-    let pick = |rows: &Vec<f32>| {
-        let row = |&token: &usize| rows[token * case.width..(token + 1) * case.width].to_vec();
-        tokens.iter().flat_map(row).collect()
-    };
-    Case {
-        tokens: tokens.len(),
-        width: case.width,
-        writes: case.writes.iter().map(pick).collect(),
-        params: case.params.clone(),
-        d_outputs: case.d_outputs.iter().map(pick).collect(),
-    }
-}
-
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Everything that comes out, to the bit.
 fn outcome(case: &Case, mut stream: Nag) -> Vec<Vec<u32>> {
-    let answers = case.forward(&mut stream);
+    let outputs = case.forward(&mut stream);
     let gradients = case.backward(&mut stream);
     let gradients = gradients.iter().flat_map(|d| [bits(&d.write), bits(&d.params)]);
-    answers.iter().map(|answer| bits(answer)).chain(gradients).collect()
+    outputs.iter().map(|output| bits(output)).chain(gradients).collect()
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -62,10 +48,10 @@ fn wide(values: &[f32]) -> Vec<f64> {
 
 /// The gains of one token, by the reference.
 fn gains(case: &Case, token: usize, directions: usize, limit: Limit) -> Vec<f64> {
-    let one = only(case, &[token]);
+    let one = case.only(&[token]);
     let writes: Vec<_> = one.writes.iter().map(|write| wide(write)).collect();
     let params: Vec<_> = one.params.iter().map(|params| wide(params)).collect();
-    answers(&writes, &params, directions, limit).1
+    outputs(&writes, &params, directions, limit).1
 }
 
 #[test]
@@ -88,7 +74,7 @@ fn tokens_below_the_threshold_skip_and_pass_gradients_on() {
             let running = ran.iter().filter(|&&runs| runs).count();
             assert!(running > 0 && running < 40, "{running} tokens run");
         }
-        let reference: Reference<'_> = &|writes, params| answers(writes, params, 9, limit).0;
+        let reference: Reference<'_> = &|writes, params| outputs(writes, params, 9, limit).0;
         case.check(skipping(20, 9, &skip), reference);
     }
 }
@@ -108,14 +94,14 @@ fn thresholds_of_zero_change_no_bit() {
 #[test]
 fn who_skips_everything_is_read_as_they_entered() {
     let case = case(35, 16, 3);
-    let (answers, routes) = routed(&case, &mut stream(16, 3, Some(1e9)));
+    let (outputs, routes) = routed(&case, &mut stream(16, 3, Some(1e9)));
     let [nobody @ .., out] = &routes[..] else { unreachable!() };
     assert!(nobody.iter().all(|route| route.as_ref().is_some_and(Route::is_empty)));
     assert_eq!(*out, None);
-    assert!(answers[1..SITES].iter().all(|answer| bits(answer) == bits(&answers[0])));
+    assert!(outputs[1..SITES].iter().all(|output| bits(output) == bits(&outputs[0])));
     // exp(s) r / d with the log gain of 0.3.
     let scaled: Vec<f32> = case.writes[0].iter().map(|e| e * 0.3f32.exp() / 16.0).collect();
-    assert_close(&answers[SITES], &scaled, 1e-6);
+    assert_close(&outputs[SITES], &scaled, 1e-6);
 }
 
 #[test]
@@ -164,7 +150,7 @@ fn writes_of_the_skipped_are_not_looked_at_and_get_nothing_back() {
         let skip = shrinking(shrink);
         let clean = case(70, 37, 9);
         let ran = decisions(&clean, &skip, 9);
-        let mut spoilt = only(&clean, &(0..70).collect::<Vec<_>>());
+        let mut spoilt = clean.only(&(0..70).collect::<Vec<_>>());
         for (site, ran) in ran.iter().enumerate() {
             for token in (0..70).filter(|&token| !ran[token]) {
                 spoilt.writes[site + 1][token * 37..(token + 1) * 37].fill(f32::NAN);
@@ -201,7 +187,7 @@ fn neither_order_nor_company_changes_a_decision() {
     let all = decisions(&case, &skip, 9);
     let backwards: Vec<usize> = (0..70).rev().collect();
     for tokens in [&backwards[..], &[33, 5, 40], &[69]] {
-        for (some, all) in decisions(&only(&case, tokens), &skip, 9).iter().zip(&all) {
+        for (some, all) in decisions(&case.only(tokens), &skip, 9).iter().zip(&all) {
             let want: Vec<bool> = tokens.iter().map(|&token| all[token]).collect();
             assert_eq!(*some, want);
         }
@@ -214,10 +200,10 @@ fn a_token_alone_has_the_gain_that_it_has_among_others_to_the_last_bit() {
     let gains = |case: &Case| {
         let mut stream = skipping(37, 9, &hard(THRESHOLD));
         stream.forward(Arc::new(case.writes[0].clone()), &case.params[0]);
-        let gains = stream.modulations[0].gains.iter().map(|gain| gain.value);
-        gains.collect::<Vec<f32>>()
+        let lanes = stream.levels[0].record[3].chunks(Lane::LENGTH);
+        lanes.map(|lane| lane[Lane::GAIN]).collect::<Vec<f32>>()
     };
-    let alone: Vec<f32> = (0..70).flat_map(|token| gains(&only(&case, &[token]))).collect();
+    let alone: Vec<f32> = (0..70).flat_map(|token| gains(&case.only(&[token]))).collect();
     assert_eq!(bits(&alone), bits(&gains(&case)));
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_micros(300);
 
 /// Runs `work` on every task, with what `init` makes once for each thread that takes part.
-pub(crate) fn share_out<T, S>(
+pub(crate) fn for_each_init<T, S>(
     tasks: impl ExactSizeIterator<Item = T> + Send,
     init: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, T) + Sync,
@@ -57,13 +57,13 @@ pub(crate) fn share_out<T, S>(
     together(members, &member);
 }
 
-/// [`share_out`] where a thread needs nothing of its own.
-pub(crate) fn each_of<T>(tasks: impl ExactSizeIterator<Item = T> + Send, work: impl Fn(T) + Sync) {
-    share_out(tasks, || (), |(), task| work(task));
+/// [`for_each_init`] where a thread needs nothing of its own.
+pub(crate) fn for_each<T>(tasks: impl ExactSizeIterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    for_each_init(tasks, || (), |(), task| work(task));
 }
 
-/// [`share_out`] for tasks that have results, which come in the order of the tasks.
-pub(crate) fn shared_out<T, S, R: Send>(
+/// [`for_each_init`] for tasks that have results, which come in the order of the tasks.
+pub(crate) fn map_init<T, S, R: Send>(
     tasks: impl ExactSizeIterator<Item = T> + Send,
     init: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, T) -> R + Sync,
@@ -71,16 +71,16 @@ pub(crate) fn shared_out<T, S, R: Send>(
     let mut results: Vec<Option<R>> = Vec::new();
     results.resize_with(tasks.len(), || None);
     let pairs = tasks.zip(results.iter_mut());
-    share_out(pairs, init, |own, (task, result)| *result = Some(work(own, task)));
+    for_each_init(pairs, init, |own, (task, result)| *result = Some(work(own, task)));
     results.into_iter().flatten().collect()
 }
 
-/// [`shared_out`] where a thread needs nothing of its own.
-pub(crate) fn results_of<T, R: Send>(
+/// [`map_init`] where a thread needs nothing of its own.
+pub(crate) fn map<T, R: Send>(
     tasks: impl ExactSizeIterator<Item = T> + Send,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
-    shared_out(tasks, || (), |(), task| work(task))
+    map_init(tasks, || (), |(), task| work(task))
 }
 
 /// Calls `work` so many times, on as many threads as are free.
@@ -159,8 +159,8 @@ mod tests {
             for count in [0, 1, 2, 5, 1000] {
                 let squares = in_pool(threads, || {
                     let mut numbers: Vec<usize> = (0..count).collect();
-                    each_of(numbers.iter_mut(), |number| *number += 1);
-                    shared_out(numbers.into_iter(), || (), |(), number| number * number)
+                    for_each(numbers.iter_mut(), |number| *number += 1);
+                    map_init(numbers.into_iter(), || (), |(), number| number * number)
                 });
                 let want: Vec<usize> = (1..=count).map(|number| number * number).collect();
                 assert_eq!(squares, want, "{threads} threads");
@@ -179,7 +179,7 @@ mod tests {
             made.fetch_add(1, Ordering::Relaxed);
             0
         };
-        let done = in_pool(3, || shared_out(0..500, init, count));
+        let done = in_pool(3, || map_init(0..500, init, count));
         let made = made.into_inner();
         assert!((1..=3).contains(&made));
         // Each of them counted its own tasks from one on.
@@ -190,9 +190,9 @@ mod tests {
     fn tasks_may_share_out_work_themselves() {
         let sums = in_pool(2, || {
             let inner = |from: usize| {
-                shared_out(from..from + 10, || (), |(), n| n).into_iter().sum::<usize>()
+                map_init(from..from + 10, || (), |(), n| n).into_iter().sum::<usize>()
             };
-            shared_out(0..50, || (), |(), from| inner(from))
+            map_init(0..50, || (), |(), from| inner(from))
         });
         let want: Vec<usize> = (0..50).map(|from| 10 * from + 45).collect();
         assert_eq!(sums, want);
@@ -202,11 +202,10 @@ mod tests {
     fn a_panic_in_a_task_reaches_the_caller_and_leaves_a_pool_that_works() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         for bad in [0, 7, 99] {
-            let failing = || each_of(0..100, |task| assert_ne!(task, bad, "planted"));
+            let failing = || for_each(0..100, |task| assert_ne!(task, bad, "planted"));
             let result = catch_unwind(AssertUnwindSafe(|| pool.install(failing)));
             assert!(result.is_err());
-            let sum: usize =
-                pool.install(|| shared_out(0..100, || (), |(), n| n)).into_iter().sum();
+            let sum: usize = pool.install(|| map_init(0..100, || (), |(), n| n)).into_iter().sum();
             assert_eq!(sum, 4950);
         }
     }
