@@ -30,26 +30,17 @@ pub struct Checkpoint {
 
 /// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CheckpointError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The config is not a config.
     #[error("{}: {reason}", path.display())]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Config { path: PathBuf, reason: String },
     /// The config makes no model.
     #[error("{}: {reason}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: ConfigError,
-    },
+    Invalid { path: PathBuf, reason: ConfigError },
     /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] TensorFileError),
@@ -61,18 +52,10 @@ pub enum CheckpointError {
     Tokenizer(#[from] TokenizerError),
     /// A model would be written over something.
     #[error("{} exists already; name another directory, or remove it", path.display())]
-    Exists {
-        /// The directory.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// The weights are not those of the config.
     #[error("{} does not fit its config:{}", path.display(), list(problems))]
-    Mismatch {
-        /// The file.
-        path: PathBuf,
-        /// Every difference.
-        problems: Vec<String>,
-    },
+    Mismatch { path: PathBuf, problems: Vec<String> },
 }
 
 /// One line for each problem, but not thousands.

@@ -13,27 +13,19 @@ pub const DEVICES: [&str; 5] = ["flex", "wgpu", "cuda", "rocm", "metal"];
 
 /// Why there is no such device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DeviceError {
     /// Its cargo feature is off.
     #[error(
         "this hadal was built without {name}; build it with `cargo build --release --features {name}`"
     )]
-    NotBuilt {
-        /// The device, and the feature.
-        name: String,
-    },
+    NotBuilt { name: String },
     /// Its feature is on, but there is no hardware or no driver.
     #[error("no {name} device was found on this machine; see docs/backends.md for what it needs")]
-    NotFound {
-        /// The device.
-        name: String,
-    },
+    NotFound { name: String },
     /// No device has this name.
     #[error("`{name}` is not a device; there are {}", DEVICES.join(", "))]
-    Unknown {
-        /// What was asked for.
-        name: String,
-    },
+    Unknown { name: String },
 }
 
 /// The device of one of [`DEVICES`]: the first, or the one that the backend prefers.

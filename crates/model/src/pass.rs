@@ -59,56 +59,33 @@ impl<'a> Variant<'a> {
 
 /// Why a pass cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PassError {
     /// There is nothing to read.
     #[error("the input holds no tokens")]
     Empty,
     /// A token is not in the vocabulary.
     #[error("token {id} is not in the model's vocabulary of {vocab_size}")]
-    UnknownToken {
-        /// The token.
-        id: u32,
-        /// Size of the vocabulary.
-        vocab_size: usize,
-    },
+    UnknownToken { id: u32, vocab_size: usize },
     /// There is not one target for each input.
     #[error("{targets} targets cannot be compared with {inputs} inputs")]
-    Targets {
-        /// Number of targets.
-        targets: usize,
-        /// Number of inputs.
-        inputs: usize,
-    },
+    Targets { targets: usize, inputs: usize },
     /// The sequence does not fit.
     #[error("{length} tokens do not fit: max_seq_len is {max_seq_len}")]
     TooLong {
         /// Length of the sequence, with what the cache holds.
         length: usize,
-        /// The model's limit.
         max_seq_len: usize,
     },
     /// The cache does not belong to the pass.
     #[error("the cache does not fit: {reason}; start with an empty one")]
-    ForeignCache {
-        /// Why.
-        reason: &'static str,
-    },
+    ForeignCache { reason: &'static str },
     /// A site is not in the model.
     #[error("the {site} is not in this model, whose blocks are 0 to {}", (sites / 2).saturating_sub(1))]
-    UnknownSite {
-        /// The site.
-        site: Site,
-        /// Sub-layers of the model.
-        sites: usize,
-    },
+    UnknownSite { site: Site, sites: usize },
     /// A site cannot be left out.
     #[error("the {site} cannot be absent: {reason}")]
-    NotAbsent {
-        /// The site.
-        site: Site,
-        /// Why.
-        reason: &'static str,
-    },
+    NotAbsent { site: Site, reason: &'static str },
     /// What was computed cannot be read.
     #[error(transparent)]
     ReadBack(#[from] ReadBackError),

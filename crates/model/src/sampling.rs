@@ -25,32 +25,24 @@ pub struct Sampling {
 
 /// Why no token could be chosen.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SamplingError {
     /// A temperature that is negative or not finite.
     #[error(
         "temperature {temperature} is not usable; give a finite number of at least 0, where 0 is greedy"
     )]
-    Temperature {
-        /// The refused value.
-        temperature: f64,
-    },
+    Temperature { temperature: f64 },
     /// A `top_k` that keeps no token.
     #[error("top_k 0 keeps no token; give at least 1, or leave it out to keep all")]
     TopK,
     /// A `top_p` that is no probability.
     #[error("top_p {top_p} is not usable; give a number above 0 and up to 1, or leave it out")]
-    TopP {
-        /// The refused value.
-        top_p: f64,
-    },
+    TopP { top_p: f64 },
     /// Logits that do not describe a distribution.
     #[error(
         "the model produced no usable logits: {problem}; check its weights for values that are not finite"
     )]
-    UnusableLogits {
-        /// What is wrong with them.
-        problem: String,
-    },
+    UnusableLogits { problem: String },
 }
 
 /// Chooses one token after another.

@@ -35,6 +35,7 @@ pub fn write_tensors<S: AsRef<str> + Ord + Display, V: View>(
 
 /// Why a tensor cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TensorFileError {
     /// The file cannot be opened.
     #[error(transparent)]
@@ -44,47 +45,19 @@ pub enum TensorFileError {
         "{} is not a whole safetensors file ({reason}); it may be truncated: copy or download it again",
         path.display()
     )]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: SafeTensorError,
-    },
+    Malformed { path: PathBuf, reason: SafeTensorError },
     /// There is no such tensor.
     #[error("{} holds no tensor `{name}`", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-    },
+    Missing { path: PathBuf, name: String },
     /// The tensor's numbers are of a kind that cannot be used.
     #[error("{}: `{name}` has dtype {dtype}, but it must be {accepted}", path.display())]
-    Dtype {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// What it holds.
-        dtype: Dtype,
-        /// What would do.
-        accepted: &'static str,
-    },
+    Dtype { path: PathBuf, name: String, dtype: Dtype, accepted: &'static str },
     /// A value is NaN or infinite.
     #[error(
         "{}: `{name}` holds {value} at element {index}; the run that wrote it has diverged or the file is damaged",
         path.display()
     )]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// The value.
-        value: f32,
-        /// Where it stands.
-        index: usize,
-    },
+    NotFinite { path: PathBuf, name: String, value: f32, index: usize },
 }
 
 impl TensorFile {

@@ -139,24 +139,17 @@ pub struct Outcome {
 
 /// Why a run cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum RunError {
     /// There is none.
     #[error("{} holds no run (no config.toml)", path.display())]
-    NoRun {
-        /// The folder.
-        path: PathBuf,
-    },
+    NoRun { path: PathBuf },
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// A file is not what it should be.
     #[error("{} is damaged: {reason}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
 }
 
 impl Run {

@@ -123,33 +123,20 @@ fn respell(fields: &mut Map<String, Value>) {
 
 /// Why a short form names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ShortFormError {
     /// No such kind.
     #[error("unknown residual policy `{kind}`; known are {}", kinds())]
-    UnknownKind {
-        /// What was written.
-        kind: String,
-    },
+    UnknownKind { kind: String },
     /// A setting is not `key=value`.
     #[error("`{setting}` is not a setting; write `kind:key=value,key=value`")]
-    NotASetting {
-        /// What was written.
-        setting: String,
-    },
+    NotASetting { setting: String },
     /// A key appears twice.
     #[error("`{key}` is set twice")]
-    Twice {
-        /// The key.
-        key: String,
-    },
+    Twice { key: String },
     /// The kind does not take these settings.
     #[error("{text}: {reason}")]
-    BadSettings {
-        /// What was written.
-        text: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    BadSettings { text: String, reason: String },
 }
 
 fn kinds() -> String {

@@ -47,40 +47,25 @@ impl Options {
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ServeError {
     /// The folder is not there.
     #[error("{} is not a folder: name the one that holds runs, such as runs", path.display())]
-    NoFolder {
-        /// What was named.
-        path: PathBuf,
-    },
+    NoFolder { path: PathBuf },
     /// Others could read along.
     #[error(
         "{host} can be reached from other machines, and whoever can reach it can read these runs: \
          add --allow-remote if that is meant, or leave out --host"
     )]
-    Remote {
-        /// What was named.
-        host: String,
-    },
+    Remote { host: String },
     /// Nobody knows this host.
     #[error("cannot listen on {host}: {reason}")]
-    Host {
-        /// What was named.
-        host: String,
-        /// What the system said.
-        reason: io::Error,
-    },
+    Host { host: String, reason: io::Error },
     /// Somebody else listens.
     #[error(
         "port {port} of {host} is in use: choose another with --port, or any free one with --port 0"
     )]
-    InUse {
-        /// Where.
-        host: String,
-        /// What was asked for.
-        port: u16,
-    },
+    InUse { host: String, port: u16 },
     /// Anybody could guess it.
     #[error("the token is empty: give one with --token, or leave it out to serve read-only")]
     EmptyToken,

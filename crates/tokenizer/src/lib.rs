@@ -38,34 +38,24 @@ const END_TOKENS: [&str; 6] =
 
 /// What can go wrong between text and token ids.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TokenizerError {
     /// The file could not be read at all.
     #[error(
         "cannot read the tokenizer file {path}: {reason}; give the path of a readable tokenizer.json"
     )]
-    Read {
-        /// The file that was asked for.
-        path: PathBuf,
-        /// What the operating system said.
-        reason: io::Error,
-    },
+    Read { path: PathBuf, reason: io::Error },
     /// The file was read, but it does not describe a tokenizer.
     #[error(
         "{path} is not a usable tokenizer.json: {reason}; download it again, or use the byte tokenizer"
     )]
-    Malformed {
-        /// The file that was read.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Malformed { path: PathBuf, reason: String },
     /// A GGUF file cannot be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// A GGUF file describes a tokenizer that we do not have.
     #[error("{}: {reason}", path.display())]
     Vocabulary {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it, and what helps.
         reason: String,
@@ -74,26 +64,17 @@ pub enum TokenizerError {
     #[error(
         "cannot encode the text: {reason}; check that tokenizer.json is complete and belongs to the model"
     )]
-    Encode {
-        /// What the tokenizer said.
-        reason: String,
-    },
+    Encode { reason: String },
     /// The tokenizer refused a list of ids.
     #[error(
         "cannot decode the tokens: {reason}; check that tokenizer.json is complete and belongs to the model"
     )]
-    Decode {
-        /// What the tokenizer said.
-        reason: String,
-    },
+    Decode { reason: String },
     /// An id that stands for no token.
     #[error(
         "token id {id} is not in the tokenizer's vocabulary; use the tokenizer the model was trained with"
     )]
-    UnknownId {
-        /// The id nobody knows.
-        id: u32,
-    },
+    UnknownId { id: u32 },
 }
 
 /// Turns text into token ids and token ids into text.

@@ -220,35 +220,21 @@ impl Default for FailureConfig {
 
 /// Why settings make no run.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum RunConfigError {
     /// The text is not TOML, or holds unknown or wrong keys.
     #[error("{origin}: {reason}")]
-    Malformed {
-        /// Where it comes from.
-        origin: String,
-        /// What is wrong.
-        reason: String,
-    },
+    Malformed { origin: String, reason: String },
     /// A setting on the command line is not `a.b=value`.
     #[error("`{setting}` is not a setting; write a.b=value, such as train.steps=100")]
-    NotASetting {
-        /// What was written.
-        setting: String,
-    },
+    NotASetting { setting: String },
     /// There is no such preset.
     #[error("unknown preset `{name}`; known are {known}")]
-    UnknownPreset {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
+    UnknownPreset { name: String, known: String },
     /// A field has an impossible value.
     #[error("{field} is {value}: {reason}")]
     Field {
-        /// The field.
         field: &'static str,
-        /// What it holds.
         value: String,
         /// Why that cannot be, and what can.
         reason: String,

@@ -58,11 +58,11 @@ pub struct Exported {
 
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ExportError {
     /// No other tool computes this.
     #[error("cannot export a model with {what} to GGUF: {reason}")]
     Unsupported {
-        /// What of the model.
         what: String,
         /// Why, and what can be done instead.
         reason: String,
@@ -72,26 +72,13 @@ pub enum ExportError {
     Quantised,
     /// Something is there already.
     #[error("{} exists already; name another place with --out, or remove it", path.display())]
-    Exists {
-        /// What is there.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// A number is too large for its type.
     #[error("`{name}` holds {value}, which f16 cannot; choose bf16 or f32")]
-    Overflow {
-        /// The tensor.
-        name: String,
-        /// The number.
-        value: f32,
-    },
+    Overflow { name: String, value: f32 },
     /// The tokenizer has no equivalent.
     #[error("cannot export the tokenizer {}: {reason}", path.display())]
-    Vocabulary {
-        /// Its file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
+    Vocabulary { path: PathBuf, reason: String },
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
@@ -100,12 +87,7 @@ pub enum ExportError {
     Checkpoint(#[from] CheckpointError),
     /// A parameter cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
-    Weights {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Weights { path: PathBuf, reason: String },
     /// The tokenizer cannot be read.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -114,20 +96,10 @@ pub enum ExportError {
     Source(#[from] GgufError),
     /// The tensors cannot be written.
     #[error("cannot write {}: {reason}", path.display())]
-    Tensors {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: SafeTensorError,
-    },
+    Tensors { path: PathBuf, reason: SafeTensorError },
     /// A tensor makes no GGUF tensor.
     #[error("`{name}` {reason}")]
-    Shape {
-        /// The tensor.
-        name: String,
-        /// Why.
-        reason: Fault,
-    },
+    Shape { name: String, reason: Fault },
     /// The GGUF file cannot be written.
     #[error(transparent)]
     Gguf(#[from] WriteError),

@@ -24,21 +24,14 @@ const FINE: usize = 2;
 
 /// Why a picture cannot be drawn.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PictureError {
     /// Nothing in it can be.
     #[error("figure {name} has no values to draw")]
-    Empty {
-        /// Its name.
-        name: String,
-    },
+    Empty { name: String },
     /// The drawing library gave up.
     #[error("cannot draw figure {name}: {reason}")]
-    Drawing {
-        /// Its name.
-        name: String,
-        /// What it said.
-        reason: String,
-    },
+    Drawing { name: String, reason: String },
 }
 
 /// The figure as SVG.
