@@ -73,6 +73,11 @@ impl RunFolder {
         Ok((folder, RunConfig::parse(&text, &file.display().to_string())?))
     }
 
+    /// The settings as they are written.
+    pub(crate) fn settings(&self) -> Result<String, RunFolderError> {
+        Ok(read_text(&self.path.join(CONFIG))?)
+    }
+
     fn lock(path: &Path) -> Result<Self, RunFolderError> {
         let file = path.join("lock");
         let lock = File::create(&file).map_err(file_error(Action::Write, &file))?;

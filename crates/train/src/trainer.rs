@@ -76,7 +76,8 @@ impl Trainer {
             None => first_state(&config, &feed)?,
         };
         let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
-        if state.config != fingerprint(&config)? {
+        // An older version may have spelled the same settings in another way; its file is as it was.
+        if state.config != fingerprint(&config)? && state.config != hash(&folder.settings()?) {
             return Err(changed("config.toml", "restore it, or start a new run"));
         }
         if state.data != feed.fingerprint()? {
@@ -349,8 +350,11 @@ fn due(every: u64, step: u64) -> bool {
 }
 
 fn fingerprint(config: &RunConfig) -> Result<String, TrainError> {
-    let text = toml::to_string(config)?;
-    Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
+    Ok(hash(&toml::to_string(config)?))
+}
+
+fn hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 /// Gains that rise from nothing over the first steps: their share of their full size in the step that makes

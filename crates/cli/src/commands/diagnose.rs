@@ -41,7 +41,7 @@ Examples:
   hadal diagnose tests/models/stories260K --data story.txt --out story-diagnosis
   hadal diagnose runs/a --only removal,distance --batches 4
   hadal diagnose runs/prenorm runs/mgr runs/nag --out compared
-  hadal diagnose runs/a --skip-blocks 3,attn:5 --out without
+  hadal diagnose runs/a --without 3,attn:5 --out without
   hadal diagnose runs/a --json")]
 pub(crate) struct Diagnose {
     /// Run folders, model directories or GGUF files
@@ -57,8 +57,8 @@ pub(crate) struct Diagnose {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
     /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
-    #[arg(long, value_name = "PART,..", value_delimiter = ',')]
-    skip_blocks: Vec<Part>,
+    #[arg(long, alias = "skip-blocks", value_name = "PART,..", value_delimiter = ',')]
+    without: Vec<Part>,
     /// Where figures go [default: RUN/diagnosis]; several models are laid over each other there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -128,7 +128,7 @@ impl Diagnose {
 
     fn look(&self, path: &Path, options: &Options) -> Result<Diagnosis, DiagnoseError> {
         let mut subject = Subject::open(path)?;
-        subject.leave_out(&self.skip_blocks)?;
+        subject.leave_out(&self.without)?;
         let samples = Samples::of(&subject, self.data.as_deref())?;
         let bar = bar(&subject.name);
         let mut progress = |done: usize, all: usize| {

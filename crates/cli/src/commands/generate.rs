@@ -24,7 +24,7 @@ use std::process::ExitCode;
 Examples:
   hadal generate DIR --prompt 'Once upon a time' --max-tokens 200
   echo 'Once upon a time' | hadal generate DIR --temperature 0.8 --top-p 0.95 --seed 7
-  hadal generate model-Q4_1.gguf --prompt 'The deep sea' --skip-blocks 17,18,attn:20
+  hadal generate model-Q4_1.gguf --prompt 'The deep sea' --without 17,18,attn:20
   hadal generate DIR --prompt '' --json
   hadal generate DIR --prompt 'Once upon a time' --skip-threshold 0.1")]
 pub(crate) struct Generate {
@@ -53,8 +53,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "bytes|FILE")]
     tokenizer: Option<PathBuf>,
     /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
-    #[arg(long, value_name = "PART,..", value_delimiter = ',')]
-    skip_blocks: Vec<Part>,
+    #[arg(long, alias = "skip-blocks", value_name = "PART,..", value_delimiter = ',')]
+    without: Vec<Part>,
     /// Where to run; all but flex, the CPU, are cargo features
     #[arg(long, default_value = "flex", value_parser = DEVICES)]
     device: String,
@@ -81,7 +81,7 @@ impl Generate {
         let mut checkpoint = load(&self.directory, &device).map_err(Failure::failed)?;
         spinner.finish_and_clear();
         self.set_skipping(&mut checkpoint)?;
-        let skipped = Part::all_sites(&self.skip_blocks);
+        let skipped = Part::all_sites(&self.without);
         checkpoint.decoder.check_absent(&skipped).map_err(Failure::usage)?;
         let tokenizer = tokenizer_of(&self.directory, self.tokenizer.as_deref(), &checkpoint)?;
         let ids = prompt_ids(&prompt, &tokenizer)?;

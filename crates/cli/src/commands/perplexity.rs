@@ -21,7 +21,7 @@ use std::process::ExitCode;
 Examples:
   hadal perplexity model-Q4_1.gguf --data wiki.test.raw
   hadal perplexity DIR --data text.txt --context 2048 --chunks 20
-  hadal perplexity DIR --data text.txt --skip-blocks 17,18,attn:20 --json")]
+  hadal perplexity DIR --data text.txt --without 17,18,attn:20 --json")]
 pub(crate) struct PerplexityCommand {
     /// Model directory, or a GGUF file
     model: PathBuf,
@@ -38,8 +38,8 @@ pub(crate) struct PerplexityCommand {
     #[arg(long, value_name = "bytes|FILE")]
     tokenizer: Option<PathBuf>,
     /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
-    #[arg(long, value_name = "PART,..", value_delimiter = ',')]
-    skip_blocks: Vec<Part>,
+    #[arg(long, alias = "skip-blocks", value_name = "PART,..", value_delimiter = ',')]
+    without: Vec<Part>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -58,7 +58,7 @@ impl PerplexityCommand {
         let spinner = spinner(format!("loading {}", self.model.display()));
         let checkpoint = load(&self.model, &Device::flex()).map_err(Failure::failed)?;
         spinner.finish_and_clear();
-        let parts = Part::all_sites(&self.skip_blocks);
+        let parts = Part::all_sites(&self.without);
         checkpoint.decoder.check_absent(&parts).map_err(Failure::usage)?;
         let variant = Variant::without(&parts);
         let tokenizer = tokenizer_of(&self.model, self.tokenizer.as_deref(), &checkpoint)?;

@@ -23,7 +23,7 @@ Examples:
   hadal prune plan MODEL --data text.txt --blocks 4 --out plan.json
   hadal prune apply plan.json --out smaller
   hadal prune check smaller --original MODEL --data other.txt
-  hadal generate MODEL --skip-blocks 17,18,attn:20 --prompt 'Once'    # without writing anything")]
+  hadal generate MODEL --without 17,18,attn:20 --prompt 'Once'    # without writing anything")]
 pub(crate) struct Prune {
     #[command(subcommand)]
     action: Action,

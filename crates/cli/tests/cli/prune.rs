@@ -1,4 +1,4 @@
-//! `hadal prune`, `--skip-blocks` and `hadal export` as their users meet them.
+//! `hadal prune`, `--without` and `hadal export` as their users meet them.
 
 use crate::support::*;
 use std::fs;
@@ -65,7 +65,7 @@ fn from_a_plan_to_a_checked_model() {
     for words in ["the same to the bit", "perplexity", "arithmetic", "copy", "original", "cut"] {
         assert!(said.contains(words), "no {words:?} in {said}");
     }
-    assert_eq!(story(&out, &[]), story(&stories(), &["--skip-blocks", &removed]));
+    assert_eq!(story(&out, &[]), story(&stories(), &["--without", &removed]));
     assert_ne!(story(&out, &[]), story(&stories(), &[]));
     let report = run(checking.arg("--json")).succeeded().json();
     assert_eq!(report["passed"], true);
@@ -112,11 +112,11 @@ fn what_cannot_be_cut_is_refused_with_the_reason() {
 fn blocks_are_skipped_when_loading() {
     let refused = |parts: &str| {
         let mut command = command("generate");
-        command.arg(stories()).args(["--prompt", "Once", "--skip-blocks", parts]);
+        command.arg(stories()).args(["--prompt", "Once", "--without", parts]);
         run(&mut command)
     };
     refused("9").refused(2, &["is not in this model"]);
-    assert_ne!(story(&stories(), &["--skip-blocks", "2,attn:3"]), story(&stories(), &[]));
+    assert_ne!(story(&stories(), &["--without", "2,attn:3"]), story(&stories(), &[]));
     let (folder, text) = folder();
     let loss = |more: &[&str]| {
         let mut command = command("diagnose");
@@ -129,7 +129,7 @@ fn blocks_are_skipped_when_loading() {
         command.args(["--batches", "1", "--only", "removal", "--json"]).args(more);
         run(&mut command).succeeded().json()["models"][0]["loss"].as_f64().unwrap()
     };
-    assert!(loss(&["--skip-blocks", "2"]) > loss(&[]));
+    assert!(loss(&["--without", "2"]) > loss(&[]));
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub enum PruneError {
     Unfit { path: PathBuf, reason: String },
     /// The cut cannot be written so that it computes the same.
     #[error(
-        "a cut of {residual} cannot be written: {reason}; skip the parts when loading instead, with --skip-blocks"
+        "a cut of {residual} cannot be written: {reason}; leave the parts out when loading instead, with --without"
     )]
     NotWritable { residual: String, reason: String },
     /// Something is there already.

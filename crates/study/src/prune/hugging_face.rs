@@ -147,7 +147,7 @@ fn cut_config(config: &mut Value, map: &Renumbering) -> Result<(), String> {
             && !value.is_array()
         {
             return Err(format!(
-                "{key} is {value}: its pattern repeats with depth, and without a block the rest would fall out of step; skip blocks when loading instead, with --skip-blocks"
+                "{key} is {value}: its pattern repeats with depth, and without a block the rest would fall out of step; leave blocks out when loading instead, with --without"
             ));
         }
         if SHARING.contains(&key) && !uniform && number.is_some_and(|count| count > 0) {

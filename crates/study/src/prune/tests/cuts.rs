@@ -62,7 +62,7 @@ fn a_block_that_fills_streams_is_refused_with_the_policys_reason() {
         error.contains("attention of block 1 must stay: it fills one of the streams"),
         "{error}"
     );
-    assert!(error.contains("--skip-blocks"));
+    assert!(error.contains("--without"));
     let refused = scores(&decoder).of(Part::Block(0)).unwrap().refused.clone();
     assert!(refused.unwrap().contains("fills one of the streams"));
 }
