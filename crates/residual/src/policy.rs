@@ -198,7 +198,7 @@ pub enum Numbering {
 
 /// The settings of one kind of policy, and all that the rest of the program may ask of it.
 ///
-/// Everything but the first four methods has a default: a small policy answers only what is special about it.
+/// All but `about`, `cost` and `init` have defaults: a small policy answers only what is special about it.
 pub trait PolicyConfig {
     /// The module these settings make.
     type Policy: Residual
