@@ -268,3 +268,45 @@ pub(crate) fn growth_by_block<R: Residual>(policy: &R, dimensions: &Dimensions) 
     }
     growth
 }
+
+/// Renaming three streams renames the state and nothing else. `renamed` makes the policy whose stream i is what
+/// stream `order[i]` was.
+pub(crate) fn assert_streams_can_be_renamed<R: Residual>(
+    renamed: impl Fn([usize; 3], &Dimensions) -> R,
+) {
+    let dimensions = dimensions(8, 3);
+    let embedding = normal("embedding", [2, 3, 8]);
+    let order = [2, 0, 1];
+    let [mut before, mut after] = [(); 2].map(|()| Recorder::of(&[Signal::Streams]));
+    let expected =
+        watched(&renamed([0, 1, 2], &dimensions), embedding.clone(), &dimensions, &mut before);
+    let found = watched(&renamed(order, &dimensions), embedding, &dimensions, &mut after);
+    // Sums over streams run in another order.
+    assert_close(found, expected, 1e-4);
+    for ((_, _, before), (_, _, after)) in before.seen.into_iter().zip(after.seen) {
+        let old = order.map(|i| before.clone().narrow(2, i, 1)).to_vec();
+        assert_close(after, Tensor::cat(old, 2), 1e-4);
+    }
+}
+
+/// A fresh policy of four streams on a manifold reads and writes with the gates of the reference code, and mixes with
+/// these weights on the diagonal and elsewhere.
+pub(crate) fn assert_manifold_start<R: Residual>(policy: &R, diagonal: f32, elsewhere: f32) {
+    const STREAMS: usize = 4;
+    let dimensions = dimensions(8, 3);
+    let mut seen = Recorder::of(&[Signal::PoolWeights, Signal::Gates, Signal::Mixing]);
+    watched(policy, normal("embedding", [1, 1, 8]), &dimensions, &mut seen);
+    for site in dimensions.each_site() {
+        let found = |signal| values(seen.get(Place::Site(site), signal).unwrap());
+        let mut pre = [0.268_941_42; STREAMS];
+        pre[site.index % STREAMS] = 0.731_058_6;
+        assert_near(&found(Signal::PoolWeights), &pre, 1e-6);
+        assert_near(&found(Signal::Gates), &pre.map(|gate| 2.0 * gate), 1e-6);
+        for (k, weight) in found(Signal::Mixing).into_iter().enumerate() {
+            // The small weights deserve a tolerance of their own size.
+            let (expected, tolerance) =
+                if k / STREAMS == k % STREAMS { (diagonal, 1e-6) } else { (elsewhere, 1e-8) };
+            assert!((weight - expected).abs() < tolerance, "element {k} is {weight}");
+        }
+    }
+}

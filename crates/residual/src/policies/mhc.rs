@@ -231,8 +231,8 @@ mod tests {
     use crate::probe::{Place, Recorder, Signal};
     use crate::residual::{Read, Residual};
     use crate::testing::{
-        assert_close, assert_near, chosen, dimensions, fresh, normal, random, values, watched,
-        watching,
+        assert_close, assert_manifold_start, assert_near, assert_streams_can_be_renamed, chosen,
+        dimensions, fresh, normal, random, values, watched, watching,
     };
     use crate::traversal::Traversal;
     use burn::tensor::Device;
@@ -269,26 +269,8 @@ mod tests {
 
     #[test]
     fn a_fresh_policy_gates_as_documented() {
-        let dimensions = dimensions(8, 3);
-        let policy = fresh(&ManifoldHyperConnectionsConfig::default(), &dimensions);
-        let mut seen = Recorder::of(&[Signal::PoolWeights, Signal::Gates, Signal::Mixing]);
-        watched(&policy, normal("embedding", [1, 1, 8]), &dimensions, &mut seen);
-        for site in dimensions.each_site() {
-            let found = |signal| values(seen.get(Place::Site(site), signal).unwrap());
-            let mut pre = [0.268_941_42; STREAMS];
-            pre[site.index % STREAMS] = 0.731_058_58;
-            assert_near(&found(Signal::PoolWeights), &pre, 1e-6);
-            assert_near(&found(Signal::Gates), &pre.map(|gate| 2.0 * gate), 1e-6);
-            for (k, weight) in found(Signal::Mixing).into_iter().enumerate() {
-                // The small weights deserve a tolerance of their own size.
-                let (expected, tolerance) = if k / STREAMS == k % STREAMS {
-                    (0.998_994_62, 1e-6)
-                } else {
-                    (0.000_335_13, 1e-8)
-                };
-                assert!((weight - expected).abs() < tolerance, "element {k} is {weight}");
-            }
-        }
+        let policy = fresh(&ManifoldHyperConnectionsConfig::default(), &dimensions(8, 3));
+        assert_manifold_start(&policy, 0.998_994_62, 0.000_335_13);
     }
 
     #[test]
@@ -404,20 +386,7 @@ mod tests {
 
     #[test]
     fn renaming_the_streams_renames_the_state_and_nothing_else() {
-        let dimensions = dimensions(8, 3);
-        let embedding = normal("embedding", [2, 3, 8]);
-        let order = [2, 0, 1];
-        let (mut before, mut after) =
-            (Recorder::of(&[Signal::Streams]), Recorder::of(&[Signal::Streams]));
-        let expected =
-            watched(&renamed([0, 1, 2], &dimensions), embedding.clone(), &dimensions, &mut before);
-        let found = watched(&renamed(order, &dimensions), embedding, &dimensions, &mut after);
-        // Sums over streams run in another order.
-        assert_close(found, expected, 1e-4);
-        for ((_, _, before), (_, _, after)) in before.seen.into_iter().zip(after.seen) {
-            let old = order.map(|i| before.clone().narrow(2, i, 1)).to_vec();
-            assert_close(after, Tensor::cat(old, 2), 1e-4);
-        }
+        assert_streams_can_be_renamed(renamed);
     }
 
     #[test]
