@@ -19,6 +19,7 @@ pub mod muon;
 pub mod norm;
 mod parallel;
 mod route;
+mod row;
 mod rows;
 pub mod streams;
 pub mod update;

@@ -282,20 +282,6 @@ fn neither_order_nor_company_changes_a_decision() {
 }
 
 #[test]
-fn the_portable_form_skips_the_same() {
-    for gate in GATES {
-        let chain = chain(gate, 40, Some(Skip { shrink: 1.0, ..hard(THRESHOLD) }));
-        let forms = forms(&chain);
-        let portable = run_in(Form::Portable, &chain, &forms);
-        let best = run_in(Form::best(), &chain, &forms);
-        for (portable, best) in portable.outputs.iter().zip(&best.outputs) {
-            assert!(error(portable, best) < 1e-6);
-        }
-        assert!(gradient_error(&portable, &best) < 1e-5);
-    }
-}
-
-#[test]
 fn a_junction_that_decides_takes_the_gate_of_the_next_one() {
     for gate in GATES {
         let chain = chain(gate, 1, Some(hard(0.1)));

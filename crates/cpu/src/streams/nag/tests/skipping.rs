@@ -208,11 +208,6 @@ fn a_token_alone_has_the_gain_that_it_has_among_others_to_the_last_bit() {
 }
 
 #[test]
-fn both_forms_agree_with_gains_shrunk() {
-    case(70, 37, 9).check_forms(|| skipping(37, 9, &shrinking(1.0)));
-}
-
-#[test]
 #[should_panic(expected = "one for each site")]
 fn every_site_needs_a_threshold() {
     Nag::new(2, 2, 1, Some(Skip::hard(vec![0.5])), true);
