@@ -8,7 +8,7 @@
 //! and rotations are applied while heads are copied out of the rows.
 //!
 //! Dense and routed attention are the same loops: a plan says for each query where its row is, at which
-//! position it stands and which keys it sees. Who does not ask is not in the plan.
+//! position it stands and which keys it sees. A token that does not ask is not in the plan.
 
 mod backward;
 mod decode;

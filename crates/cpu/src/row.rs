@@ -80,7 +80,7 @@ impl Normed<'_> {
         }
     }
 
-    /// How strongly the gradient `d` is pulled back along `x`: the norm makes the answer blind to the
+    /// How strongly the gradient `d` is pulled back along `x`: the norm makes the output blind to the
     /// length of `x`.
     #[inline(always)]
     fn pull(self, d: &[f32]) -> f32 {

@@ -78,7 +78,7 @@ pub struct Adding {
     steps: Vec<AdditiveStep>,
 }
 
-/// The gains of a junction's norms, where there are any; constants of those that have one.
+/// The gains of a junction's norms, as far as it has them, with their constants.
 #[derive(Debug)]
 pub struct Norms<'a> {
     write: Option<(f32, &'a [f32])>,

@@ -227,7 +227,12 @@ impl<P: Policy> Stream for Carried<P> {
         };
         let mut state = std::mem::take(&mut self.state).map(Buffer::written);
         let mut record = level.record.map(Buffer::written);
-        let mut d_write = Buffer::new(d_output.len());
+        let mut d_write = match self.levels.last_mut() {
+            Some(before) if P::D_WRITE_IN_RECORD => {
+                Buffer::written(std::mem::take(&mut before.record[0]))
+            }
+            _ => Buffer::new(d_output.len()),
+        };
         let sums = tile_count(tokens).div_ceil(P::TILES_PER_SUM);
         let mut partials = vec![0.0; sums * params.len()];
         {

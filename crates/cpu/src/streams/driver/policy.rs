@@ -26,6 +26,9 @@ pub unsafe trait Policy: Debug + Send + Sync + 'static {
     type Scratch: Debug + Default + Send;
     /// Tiles that share a partial sum of the parameters' gradients: several, where such a sum is as large as a tile.
     const TILES_PER_SUM: usize = 1;
+    /// Whether, on the way back, the gradient of a write takes the place of the first part of the record before: then
+    /// `d_write` comes as that part, which is `[tokens, width]` and not needed for anything else.
+    const D_WRITE_IN_RECORD: bool = false;
 
     /// Features of a write.
     fn width(&self) -> usize;
@@ -69,12 +72,12 @@ pub unsafe trait Policy: Debug + Send + Sync + 'static {
     /// What pays if it is done once for all tokens of a forward pass.
     fn prepare(&self, _params: &mut Self::Params<'_>, _tokens: usize) {}
 
-    /// Floating-point operations of a junction for each token, of those that count as work.
+    /// Floating-point operations of a junction for each token, as far as they count as work.
     fn flops(&self, _junction: usize) -> usize {
         0
     }
 
-    /// Takes in the writes, and answers with what the next sub-layer is given.
+    /// Takes in the writes and gives the next sub-layer its input.
     fn forward(
         &self,
         params: &Self::Params<'_>,
@@ -156,7 +159,7 @@ pub struct Backward<'a, K> {
     pub d_output: &'a [f32],
     /// The gradient that is carried; comes from the next junction, goes on to the one before.
     pub gradient: [&'a mut [f32]; PARTS],
-    /// To be written, `[tokens, width]`.
+    /// To be written, `[tokens, width]`; see [`Policy::D_WRITE_IN_RECORD`].
     pub d_write: &'a mut [f32],
     /// To be added to.
     pub d_params: &'a mut [f32],

@@ -20,18 +20,18 @@ fn chain(gate: Gate, tokens: usize, skip: Option<Skip>) -> Chain {
 /// About half of the tokens of [`chain`] have a widest gate that is smaller.
 const THRESHOLD: f32 = 0.088;
 
-/// Who runs each site.
+/// Which tokens run each site.
 fn decisions(chain: &Chain) -> Vec<Vec<bool>> {
     let mut mgr = Mgr::new(chain.settings.clone(), JUNCTIONS, false);
-    let everybody = || vec![true; chain.tokens()];
+    let all = || vec![true; chain.tokens()];
     let inputs = chain.rows().into_iter().zip(chain.params());
     let mut ran: Vec<_> = inputs
         .map(|(write, params)| {
             mgr.forward(write, &params);
-            mgr.route().map_or_else(everybody, |route| route.decisions())
+            mgr.route().map_or_else(all, |route| route.decisions())
         })
         .collect();
-    assert_eq!(ran.pop(), Some(everybody()), "there is no site after the last junction");
+    assert_eq!(ran.pop(), Some(all()), "there is no site after the last junction");
     ran
 }
 
