@@ -20,7 +20,7 @@ pub(super) use policy::{Backward, Before, Forward, PARTS, Parts, Policy};
 
 use super::tiles::{TILE, tile, tile_count};
 use super::{DecodeStream, Gradient, Stream};
-use crate::buffer::{Buffer, Chunk, Chunks};
+use crate::buffer::{Chunks, unwritten, unwritten_in};
 use crate::parallel;
 use crate::route::Route;
 use crate::rows::{Rows, sum_of_partials};
@@ -112,25 +112,29 @@ fn record_tile(record: &Vectors, index: usize, parts: Parts) -> [&[f32]; PARTS] 
     std::array::from_fn(|part| tile(&record[part], index, parts[part]))
 }
 
-/// [`Buffer`]s for all parts.
-fn buffers(spare: Vectors, tokens: usize, parts: Parts) -> [Buffer; PARTS] {
+/// Vectors for all parts, in the memory of others.
+///
+/// # Safety
+/// As [`unwritten`].
+unsafe fn vectors(spare: Vectors, tokens: usize, parts: Parts) -> Vectors {
     let mut parts = parts.into_iter();
-    spare.map(|spare| Buffer::reusing(spare, tokens * parts.next().unwrap_or_default()))
+    // SAFETY: the caller's promise.
+    spare.map(|spare| unsafe { unwritten_in(spare, tokens * parts.next().unwrap_or_default()) })
 }
 
-/// Their tiles, one after the other.
-fn tiles_of(buffers: &mut [Buffer; PARTS], parts: Parts) -> [Chunks<'_>; PARTS] {
+/// The tiles of all parts.
+fn chunks(vectors: &mut Vectors, parts: Parts) -> [Chunks<'_, f32>; PARTS] {
     let mut parts = parts.into_iter();
-    buffers.each_mut().map(|buffer| buffer.chunks(TILE * parts.next().unwrap_or_default()))
+    vectors.each_mut().map(|part| Chunks::new(part, TILE * parts.next().unwrap_or_default()))
 }
 
-fn take<'a>(tiles: &mut [Chunks<'a>; PARTS]) -> [Chunk<'a>; PARTS] {
-    tiles.each_mut().map(Chunks::take)
-}
-
-fn open<P: Policy>(chunk: Chunk<'_>) -> &mut [f32] {
-    // SAFETY: a policy promises to write before it reads.
-    unsafe { chunk.open() }
+/// One tile of all parts.
+///
+/// # Safety
+/// As [`Chunks::take`].
+unsafe fn take<'a>(chunks: &[Chunks<'a, f32>; PARTS], index: usize) -> [&'a mut [f32]; PARTS] {
+    // SAFETY: the caller's promise.
+    chunks.each_ref().map(|chunks| unsafe { chunks.take(index) })
 }
 
 fn rows_of(rows: &Option<Rows>) -> &[f32] {
@@ -149,56 +153,58 @@ impl<P: Policy> Stream for Carried<P> {
         policy.prepare(&mut split, tokens);
         work::add(tokens * policy.flops(junction));
 
-        let mut output = Buffer::new(values.len());
-        let mut state = match junction {
-            0 => buffers(Vectors::default(), tokens, policy.state()),
-            _ => std::mem::take(&mut self.state).map(Buffer::written),
-        };
         let in_place = !self.keep && policy.in_place(junction);
-        let [first, rest @ ..] = parts;
-        let fresh = [if in_place { 0 } else { first }, rest[0], rest[1], rest[2]];
-        let mut record = buffers(std::mem::take(&mut self.spare), tokens, fresh);
+        let mut fresh = parts;
+        if in_place {
+            fresh[0] = 0;
+        }
+        // SAFETY: a policy promises to write before it reads.
+        let mut output = unsafe { unwritten(values.len()) };
+        if junction == 0 {
+            // SAFETY: as above.
+            self.state = unsafe { vectors(Vectors::default(), tokens, policy.state()) };
+        }
+        // SAFETY: as above.
+        let mut record = unsafe { vectors(std::mem::take(&mut self.spare), tokens, fresh) };
         if let Some(level) = self.levels.last_mut().filter(|_| in_place) {
-            record[0] = Buffer::written(std::mem::take(&mut level.record[0]));
+            record[0] = std::mem::take(&mut level.record[0]);
         }
         let mut runs = vec![true; if policy.decides(junction) { tokens } else { 0 }];
         let mut kept = Vec::new();
         kept.resize_with(tile_count(tokens), P::Kept::default);
+        let mut state = std::mem::take(&mut self.state);
         {
-            let mut states = tiles_of(&mut state, policy.state());
-            let mut records = tiles_of(&mut record, parts);
-            let mut outputs = output.chunks(TILE * width);
-            let mut deciding = runs.chunks_mut(TILE);
-            let tiles = kept.iter_mut().enumerate().map(|(index, kept)| {
-                let chunks = (take(&mut states), take(&mut records), outputs.take());
-                (index, kept, chunks, deciding.next().unwrap_or_default())
+            let (states, records) =
+                (chunks(&mut state, policy.state()), chunks(&mut record, parts));
+            let outputs = Chunks::new(&mut output, TILE * width);
+            let (deciding, keeping) = (Chunks::new(&mut runs, TILE), Chunks::new(&mut kept, 1));
+            let tiles = 0..tile_count(tokens);
+            parallel::for_each_init(tiles, P::Scratch::default, |scratch, index| {
+                let write = tile(values, index, width);
+                // SAFETY: no other task has this index.
+                let (state, record) = unsafe { (take(&states, index), take(&records, index)) };
+                // SAFETY: as above.
+                let (output, runs) = unsafe { (outputs.take(index), deciding.take(index)) };
+                let tile = Forward {
+                    junction,
+                    first: index * TILE,
+                    tokens: write.len() / width,
+                    keep: self.keep,
+                    before: self.before(index),
+                    handed_on: &self.handed_on,
+                    write,
+                    state,
+                    record,
+                    runs,
+                    // SAFETY: as above.
+                    kept: unsafe { &mut keeping.take(index)[0] },
+                    output,
+                };
+                forward_in(self.form, policy, &split, tile, scratch);
             });
-            parallel::for_each_init(
-                tiles,
-                P::Scratch::default,
-                |scratch, (index, kept, chunks, runs)| {
-                    let (state, record, output) = chunks;
-                    let write = tile(values, index, width);
-                    let tile = Forward {
-                        junction,
-                        first: index * TILE,
-                        tokens: write.len() / width,
-                        keep: self.keep,
-                        before: self.before(index),
-                        handed_on: &self.handed_on,
-                        write,
-                        state: state.map(open::<P>),
-                        record: record.map(open::<P>),
-                        runs,
-                        kept,
-                        output: open::<P>(output),
-                    };
-                    forward_in(self.form, policy, &split, tile, scratch);
-                },
-            );
         }
         drop(split);
-        self.state = state.map(Buffer::finish);
+        self.state = state;
         self.handed_on.clear();
         self.handed_on.extend_from_slice(policy.handed_on(junction, params));
         self.route = Route::of(runs.iter().copied());
@@ -206,9 +212,9 @@ impl<P: Policy> Stream for Carried<P> {
         if !self.keep {
             self.spare = self.levels.pop().map_or_else(Vectors::default, |level| level.record);
         }
-        self.levels.push(Level { record: record.map(Buffer::finish), write, runs, kept });
+        self.levels.push(Level { record, write, runs, kept });
         self.passed += 1;
-        output.finish()
+        output
     }
 
     fn backward(&mut self, d_output: &[f32], params: &[f32]) -> Gradient {
@@ -221,60 +227,64 @@ impl<P: Policy> Stream for Carried<P> {
         let tokens = d_output.len() / width;
         let split = policy.split(junction, params);
 
-        let mut gradient = match self.gradient.take() {
-            Some(gradient) => gradient.map(Buffer::written),
-            None => buffers(Vectors::default(), tokens, policy.gradient()),
-        };
-        let mut state = std::mem::take(&mut self.state).map(Buffer::written);
-        let mut record = level.record.map(Buffer::written);
+        let fresh = self.gradient.is_none();
+        // SAFETY: a fresh gradient is cleared tile by tile.
+        let new = || unsafe { vectors(Vectors::default(), tokens, policy.gradient()) };
+        let mut gradient = self.gradient.take().unwrap_or_else(new);
+        let mut state = std::mem::take(&mut self.state);
+        let mut record = level.record;
         let mut d_write = match self.levels.last_mut() {
-            Some(before) if P::D_WRITE_IN_RECORD => {
-                Buffer::written(std::mem::take(&mut before.record[0]))
-            }
-            _ => Buffer::new(d_output.len()),
+            Some(before) if P::D_WRITE_IN_RECORD => std::mem::take(&mut before.record[0]),
+            // SAFETY: a policy promises to write before it reads.
+            _ => unsafe { unwritten(d_output.len()) },
         };
-        let sums = tile_count(tokens).div_ceil(P::TILES_PER_SUM);
+        let tiles = tile_count(tokens);
+        let sums = tiles.div_ceil(P::TILES_PER_SUM);
         let mut partials = vec![0.0; sums * params.len()];
         {
-            let mut gradients = tiles_of(&mut gradient, policy.gradient());
-            let mut states = tiles_of(&mut state, policy.state());
-            let mut records = tiles_of(&mut record, policy.record(junction));
-            let mut d_writes = d_write.chunks(TILE * width);
-            let mut d_params = partials.chunks_mut(params.len().max(1));
-            let mut kept = level.kept.iter().enumerate();
-            let parts = (0..sums).map(|_| {
-                let tiles = kept.by_ref().take(P::TILES_PER_SUM).map(|(index, kept)| {
-                    let chunks = (take(&mut gradients), take(&mut states), take(&mut records));
-                    (index, kept, chunks, d_writes.take())
-                });
-                (tiles.collect::<Vec<_>>(), d_params.next().unwrap_or_default())
-            });
-            parallel::for_each_init(parts, P::Scratch::default, |scratch, (tiles, d_params)| {
-                for (index, kept, (gradient, state, record), d_write) in tiles {
+            let gradients = chunks(&mut gradient, policy.gradient());
+            let states = chunks(&mut state, policy.state());
+            let records = chunks(&mut record, policy.record(junction));
+            let d_writes = Chunks::new(&mut d_write, TILE * width);
+            let d_params = Chunks::new(&mut partials, params.len());
+            parallel::for_each_init(0..sums, P::Scratch::default, |scratch, sum| {
+                // SAFETY: no other task has this index.
+                let d_params = unsafe { d_params.take(sum) };
+                let first = sum * P::TILES_PER_SUM;
+                for index in first..tiles.min(first + P::TILES_PER_SUM) {
                     let d_output = tile(d_output, index, width);
-                    let tile = Backward {
+                    // SAFETY: no other task has these tiles.
+                    let (gradient, state) =
+                        unsafe { (take(&gradients, index), take(&states, index)) };
+                    // SAFETY: as above.
+                    let (record, d_write) =
+                        unsafe { (take(&records, index), d_writes.take(index)) };
+                    let mut tile = Backward {
                         junction,
                         tokens: d_output.len() / width,
                         before: self.before(index),
                         write: tile(rows_of(&level.write), index, width),
                         next_write: tile(rows_of(&self.next_write), index, width),
-                        record: record.map(open::<P>),
+                        record,
                         runs: tile(&level.runs, index, 1),
-                        kept,
-                        state: state.map(open::<P>),
+                        kept: &level.kept[index],
+                        state,
                         d_output,
-                        gradient: gradient.map(Chunk::zeroed),
-                        d_write: open::<P>(d_write),
+                        gradient,
+                        d_write,
                         d_params: &mut *d_params,
                     };
+                    if fresh {
+                        tile.gradient.iter_mut().for_each(|part| part.fill(0.0));
+                    }
                     backward_in(self.form, policy, &split, tile, scratch);
                 }
             });
         }
-        self.gradient = Some(gradient.map(Buffer::finish));
-        self.state = state.map(Buffer::finish);
+        self.gradient = Some(gradient);
+        self.state = state;
         self.next_write = level.write;
-        Gradient { write: d_write.finish(), params: sum_of_partials(&partials, params.len()) }
+        Gradient { write: d_write, params: sum_of_partials(&partials, params.len()) }
     }
 
     fn route(&self) -> Option<Route> {
