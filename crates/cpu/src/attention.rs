@@ -8,7 +8,7 @@
 //! and rotations are applied while heads are copied out of the rows.
 //!
 //! Dense and routed attention are the same loops: a plan says for each query where its row is, at which
-//! position it stands and which keys it sees. Who does not ask is not in the plan.
+//! position it stands and which keys it sees. A token that does not ask is not in the plan.
 
 mod backward;
 mod decode;
@@ -29,7 +29,6 @@ pub use slots::Slots;
 
 use crate::gemm::{Packed, Scratch, View};
 use crate::lent::Lent;
-use crate::simd::Form;
 use backward::BackRoom;
 use heads::take_head;
 use plan::Part;
@@ -145,7 +144,7 @@ impl Room {
         self.queries.resize(places.len() * shape.head_dim, 0.0);
         let rows = from.head(places, shape.head_at(head), shape);
         let gain = shape.query_gain();
-        take_head(Form::best(), &mut self.queries, rows, from.width, places.positions, shape, gain);
+        take_head(&mut self.queries, rows, from.width, places.positions, shape, gain);
     }
 
     /// Copies a head's keys, normalised and rotated, and packs them.
@@ -154,7 +153,7 @@ impl Room {
         self.keys.resize(places.len() * dim, 0.0);
         let rows = from.head(places, shape.head_at(kv_head), shape);
         let gain = shape.key_gain();
-        take_head(Form::best(), &mut self.keys, rows, from.width, places.positions, shape, gain);
+        take_head(&mut self.keys, rows, from.width, places.positions, shape, gain);
         let tiles = self.keys.chunks(KEYS * dim);
         self.key_tiles.resize_with(tiles.len(), Packed::default);
         for (packed, keys) in self.key_tiles.iter_mut().zip(tiles) {

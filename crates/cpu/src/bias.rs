@@ -1,7 +1,7 @@
 //! Biases: one row that is added to every row.
 
 use crate::parallel;
-use crate::simd::{Form, add_scaled};
+use crate::simd::add_scaled;
 
 /// Elements that one task takes.
 const PIECE: usize = 1 << 15;
@@ -9,7 +9,7 @@ const PIECE: usize = 1 << 15;
 /// Adds `bias` to each row of `rows`.
 pub fn add(rows: &mut [f32], bias: &[f32]) {
     let piece = (PIECE / bias.len().max(1)).max(1) * bias.len();
-    parallel::for_each(rows.chunks_mut(piece.max(1)), |rows| add_to_each(Form::best(), rows, bias));
+    parallel::for_each(rows.chunks_mut(piece.max(1)), |rows| add_to_each(rows, bias));
 }
 
 simd! {
@@ -23,7 +23,7 @@ simd! {
 /// The gradient of a bias of `width` elements: the sum of the rows of `d`.
 pub fn gradient(d: &[f32], width: usize) -> Vec<f32> {
     let mut sum = vec![0.0; width];
-    sum_rows(Form::best(), &mut sum, d);
+    sum_rows(&mut sum, d);
     sum
 }
 

@@ -20,6 +20,7 @@ pub mod norm;
 mod parallel;
 pub mod pool;
 mod route;
+mod row;
 mod rows;
 pub mod splitmix;
 pub mod streams;

@@ -8,7 +8,7 @@ use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, row_pairs, row_tas
 use crate::linear::{Weight, pack_forward};
 use crate::parallel;
 use crate::rows::cut_mut;
-use crate::simd::{Form, exp};
+use crate::simd::exp;
 use crate::work;
 
 /// Logits of one chunk: 16 MiB at most, and not fewer than a few rows.
@@ -73,8 +73,7 @@ pub fn cross_entropy(
                 );
                 let rows = logits.chunks_exact_mut(vocabulary).zip(targets.iter().zip(shares));
                 rows.map(|(logits, (target, share))| {
-                    f64::from(*share)
-                        * f64::from(row_loss(Form::best(), logits, *target as usize, *share))
+                    f64::from(*share) * f64::from(row_loss(logits, *target as usize, *share))
                 })
                 .sum()
             },
@@ -146,7 +145,7 @@ pub fn embed(table: &[f32], width: usize, ids: &[u32]) -> Vec<f32> {
 pub fn embed_backward(d: &[f32], width: usize, ids: &[u32], rows: usize) -> Vec<f32> {
     let mut table = vec![0.0; rows * width];
     for (d, &id) in d.chunks_exact(width).zip(ids) {
-        add_row(Form::best(), &mut table[id as usize * width..][..width], d);
+        add_row(&mut table[id as usize * width..][..width], d);
     }
     table
 }

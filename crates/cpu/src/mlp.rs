@@ -18,7 +18,7 @@ use crate::gemm::{
 use crate::linear::{self, FEW, Weight};
 use crate::parallel;
 use crate::rows::{cut, cut_mut};
-use crate::simd::{Form, exp};
+use crate::simd::exp;
 use crate::work;
 use std::ops::Range;
 
@@ -83,11 +83,11 @@ fn few(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
     let y = match raised.as_mut_slice() {
         [up, gate] => {
             let mut product = vec![0.0; up.len()];
-            multiply_gated(Form::best(), &mut product, up, gate);
+            multiply_gated(&mut product, up, gate);
             linear::forward(&product, mlp.hidden, &[mlp.down()])
         }
         raised => {
-            raised.iter_mut().for_each(|raised| square_relu(Form::best(), raised));
+            raised.iter_mut().for_each(|raised| square_relu(raised));
             linear::forward(&raised[0], mlp.hidden, &[mlp.down()])
         }
     };
@@ -124,13 +124,13 @@ fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
                 let product = PanelsMut::new(product, here);
                 let finish = |panel: usize, gate: &mut [f32]| {
                     let product = product.piece(panel, 0..rows.len());
-                    multiply_gated(Form::best(), product, up.piece(panel, rows.clone()), gate);
+                    multiply_gated(product, up.piece(panel, rows.clone()), gate);
                 };
                 fill_panels(rows.clone(), width, x, &packed[0], up, scratch, |_, _| ());
                 fill_panels(rows.clone(), width, x, &packed[1], gate, scratch, finish);
                 multiply_panels(0..rows.len(), &product, &packed[2], y, Store::SET);
             } else {
-                let (a, square) = (&raised[0], |_, a: &mut [f32]| square_relu(Form::best(), a));
+                let (a, square) = (&raised[0], |_, a: &mut [f32]| square_relu(a));
                 fill_panels(rows.clone(), width, x, &packed[0], a, scratch, square);
                 multiply_panels(rows, a, &packed[1], y, Store::SET);
             }

@@ -7,7 +7,6 @@ use crate::buffer::unwritten;
 use crate::gemm::{Packed, Scratch, Store, View, multiply, row_tasks};
 use crate::parallel;
 use crate::rows::transpose;
-use crate::simd::Form;
 use crate::update::{PART, scale, square_sum};
 
 /// The rule with everything that does not depend on the element worked out: `m = mu m + (1 - mu) g`,
@@ -43,12 +42,12 @@ impl Muon<'_> {
         let mut direction = unsafe { unwritten(first.len()) };
         let parts = direction.chunks_mut(PART).zip(first.chunks_mut(PART));
         parallel::for_each(parts.zip(gradient.chunks(PART)), |((out, first), gradient)| {
-            advance(Form::best(), out, first, gradient, self.momentum);
+            advance(out, first, gradient, self.momentum);
         });
         let orthogonal = self.polynomials.orthogonalise(direction, shape);
         let parts = values.chunks_mut(PART).zip(orthogonal.chunks(PART));
         parallel::for_each(parts, |(values, direction)| {
-            go(Form::best(), values, direction, self.keep, self.size)
+            go(values, direction, self.keep, self.size)
         });
     }
 }
@@ -118,7 +117,7 @@ fn sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed, lower:
     parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (first, out, left)| {
         let add = !old.is_empty();
         if add {
-            copy_scaled(Form::best(), out, &old[first * columns..], share);
+            copy_scaled(out, &old[first * columns..], share);
         }
         let height = out.len() / columns;
         let width = if lower { first + height } else { columns };

@@ -2,8 +2,9 @@
 
 use crate::buffer::unwritten;
 use crate::parallel;
+use crate::row::{inverse_rms, scale_by_gain};
 use crate::rows::sum_of_partials;
-use crate::simd::{Form, dot};
+use crate::simd::dot;
 
 /// Rows of one task.
 const TILE: usize = 64;
@@ -20,9 +21,7 @@ pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let tile = TILE * gain.len();
     // SAFETY: every row is written.
     let mut y = unsafe { unwritten(x.len()) };
-    parallel::for_each(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| {
-        rows(Form::best(), y, x, gain, eps)
-    });
+    parallel::for_each(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| rows(y, x, gain, eps));
     y
 }
 
@@ -30,10 +29,7 @@ simd! {
     fn rows(y: &mut [f32], x: &[f32], gain: &[f32], eps: f32) {
         let width = gain.len();
         for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
-            let inverse = 1.0 / (dot(x, x) / width as f32 + eps).sqrt();
-            for ((y, x), gain) in y.iter_mut().zip(x).zip(gain) {
-                *y = x * inverse * gain;
-            }
+            scale_by_gain(y, inverse_rms(x, eps), x, gain);
         }
     }
 }
@@ -48,7 +44,7 @@ pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec
     let inputs = dy.chunks(tile).zip(x.chunks(tile));
     let outputs = dx.chunks_mut(tile).zip(partials.chunks_mut(width));
     parallel::for_each(outputs.zip(inputs), |((dx, d_gain), (dy, x))| {
-        rows_backward(Form::best(), dx, d_gain, dy, x, gain, eps);
+        rows_backward(dx, d_gain, dy, x, gain, eps);
     });
     (dx, sum_of_partials(&partials, width))
 }
@@ -61,7 +57,7 @@ simd! {
         let d_gain = &mut d_gain[..width];
         let inputs = dy.chunks_exact(width).zip(x.chunks_exact(width));
         for (dx, (dy, x)) in dx.chunks_exact_mut(width).zip(inputs) {
-            let inverse = 1.0 / (dot(x, x) / width as f32 + eps).sqrt();
+            let inverse = inverse_rms(x, eps);
             for j in 0..width {
                 d_gain[j] += dy[j] * x[j] * inverse;
                 dx[j] = dy[j] * gain[j];

@@ -15,7 +15,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// From one decision for each token; `None` if all of them run, so that nobody pays for a route that
+    /// From one decision for each token; `None` if all of them run, so that no sub-layer pays for a route that
     /// leaves out nothing.
     pub fn of(runs: impl IntoIterator<Item = bool>) -> Option<Self> {
         let mut tokens = 0;
@@ -37,7 +37,7 @@ impl Route {
         self.running.len()
     }
 
-    /// Whether nobody runs.
+    /// Whether no token runs.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
@@ -133,9 +133,9 @@ mod tests {
     fn a_route_that_leaves_out_nothing_is_none() {
         assert_eq!(route("xxx"), None);
         assert_eq!(route(""), None);
-        let nobody = route("...").unwrap();
-        assert!(nobody.is_empty());
-        assert_eq!(nobody.tokens(), 3);
+        let none = route("...").unwrap();
+        assert!(none.is_empty());
+        assert_eq!(none.tokens(), 3);
     }
 
     #[test]

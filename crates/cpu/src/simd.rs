@@ -36,37 +36,49 @@ impl Form {
     }
 }
 
-/// Compiles a function once for each [`Form`], and calls the one that its first argument, `form`, names. In it, `FUSED`
-/// says whether the CPU has fused products.
+/// Compiles a function once for each [`Form`], and calls the one that its first argument names, `form: Form`; without that
+/// argument, the best one. In it, `FUSED` says whether the CPU has fused products.
 macro_rules! simd {
     (
         $(#[$meta:meta])* $vis:vis fn $name:ident$(<$generic:ident: $bound:path>)?(
-            $($arg:ident: $ty:ty),* $(,)?
+            form: Form, $($arg:ident: $ty:ty),* $(,)?
         ) $(-> $ret:ty)? $body:block
     ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
         $vis fn $name$(<$generic: $bound>)?(form: $crate::simd::Form, $($arg: $ty),*) $(-> $ret)? {
-            #[inline(always)]
-            #[allow(clippy::too_many_arguments)]
-            fn portable<$($generic: $bound,)? const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
-
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma")]
-                #[allow(clippy::too_many_arguments)]
-                fn avx2$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
-                    portable::<$($generic,)? true>($($arg),*)
-                }
-                if let $crate::simd::Form::Avx2(_) = form {
-                    // SAFETY: the form carries the proof that AVX2 and FMA were detected.
-                    return unsafe { avx2($($arg),*) };
-                }
-            }
-            let _ = form;
-            portable::<$($generic,)? false>($($arg),*)
+            simd!(@in form, [$($generic: $bound)?], ($($arg: $ty),*), ($(-> $ret)?), $body)
         }
     };
+    (
+        $(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    ) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+            simd!(@in $crate::simd::Form::best(), [], ($($arg: $ty),*), ($(-> $ret)?), $body)
+        }
+    };
+    (
+        @in $form:expr, [$($generic:ident: $bound:path)?], ($($arg:ident: $ty:ty),*), ($(-> $ret:ty)?), $body:block
+    ) => {{
+        #[inline(always)]
+        #[allow(clippy::too_many_arguments)]
+        fn portable<$($generic: $bound,)? const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        #[allow(clippy::too_many_arguments)]
+        fn avx2$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
+            portable::<$($generic,)? true>($($arg),*)
+        }
+        match $form {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the form carries the proof that AVX2 and FMA were detected.
+            $crate::simd::Form::Avx2(_) => unsafe { avx2($($arg),*) },
+            _ => portable::<$($generic,)? false>($($arg),*),
+        }
+    }};
 }
 
 /// Asks for a row before it is needed.

@@ -1,7 +1,6 @@
 //! Steps of an optimiser over whole tensors, and norms of gradients.
 
 use crate::parallel;
-use crate::simd::Form;
 
 /// Elements of one task: their values, gradients and means fit into the L2 cache.
 pub(crate) const PART: usize = 1 << 14;
@@ -28,7 +27,7 @@ impl AdamW {
         let parts = values.chunks_mut(PART).zip(first.chunks_mut(PART));
         let more = second.chunks_mut(PART).zip(gradient.chunks(PART));
         parallel::for_each(parts.zip(more), |((values, first), (second, gradient))| {
-            adamw(Form::best(), self, values, first, second, gradient);
+            adamw(self, values, first, second, gradient);
         });
     }
 }
@@ -49,7 +48,7 @@ simd! {
 
 /// The sum of squares, added in f64 and in the same order on any number of threads.
 pub fn square_sum(values: &[f32]) -> f64 {
-    let parts = parallel::map(values.chunks(PART), |part| square_sum_part(Form::best(), part));
+    let parts = parallel::map(values.chunks(PART), square_sum_part);
     parts.into_iter().sum()
 }
 
@@ -70,7 +69,7 @@ simd! {
 
 /// Multiplies every element.
 pub fn scale(values: &mut [f32], factor: f32) {
-    parallel::for_each(values.chunks_mut(PART), |part| scale_part(Form::best(), part, factor));
+    parallel::for_each(values.chunks_mut(PART), |part| scale_part(part, factor));
 }
 
 simd! {

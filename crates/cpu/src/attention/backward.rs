@@ -10,7 +10,7 @@ use crate::buffer::unwritten;
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::parallel;
 use crate::rows::Columns;
-use crate::simd::{Form, add_scaled, dot, exp_by, prefetch};
+use crate::simd::{add_scaled, dot, exp_by, prefetch};
 use crate::work;
 
 /// Gradients of [`forward()`](super::forward()).
@@ -52,7 +52,7 @@ pub fn backward(
     shape: &Shape,
     slots: &Slots,
 ) -> Gradient {
-    let plan = Plan::everyone(joined.len() / shape.joined(), shape);
+    let plan = Plan::dense(joined.len() / shape.joined(), shape);
     let inputs = Inputs::joined(joined, shape);
     let kept = Kept::new(d_mixed, mixed, log_sums, shape);
     let mut rest = Rest::new(shape, slots);
@@ -150,44 +150,16 @@ pub(super) fn unmix(
                 kv_head,
             };
             let (d_keys, d_values) = (&d_slot_keys, &d_slot_values);
-            slots_backward(
-                Form::best(),
-                &mut back.d_queries,
-                d_keys,
-                d_values,
-                &pass,
-                slots,
-                shape,
-            );
+            slots_backward(&mut back.d_queries, d_keys, d_values, &pass, slots, shape);
             let (at, gain) = (shape.head_at(head), shape.query_gain());
             let (from, places) = (&inputs.queries, &part.queries);
             let d = &mut back.d_queries;
-            return_heads(
-                Form::best(),
-                &to.queries,
-                at,
-                places,
-                d,
-                from,
-                shape,
-                gain,
-                &mut gains.query,
-            );
+            return_heads(&to.queries, at, places, d, from, shape, gain, &mut gains.query);
         }
         let (at, gain) = (shape.head_at(kv_head), shape.key_gain());
         let (from, places) = (&inputs.key_values, &part.keys);
         let d = &mut room.back.d_keys;
-        return_heads(
-            Form::best(),
-            &to.key_values,
-            at,
-            places,
-            d,
-            from,
-            shape,
-            gain,
-            &mut gains.key,
-        );
+        return_heads(&to.key_values, at, places, d, from, shape, gain, &mut gains.key);
         let d_values = room.back.d_values.chunks_exact(dim);
         for (row, d_value) in (part.keys.first..).zip(d_values) {
             // SAFETY: this task alone writes these heads of this sequence.
@@ -241,15 +213,7 @@ impl Room {
         self.out.resize(part.queries.len(), 0.0);
         let (row, at) = (part.queries.first, shape.head_at(head));
         let (d_mixed, mixed) = (kept.d_mixed.from(row, at), kept.mixed.from(row, at));
-        take_gradient(
-            Form::best(),
-            &mut self.back.d_out,
-            &mut self.out,
-            d_mixed,
-            mixed,
-            dim,
-            width,
-        );
+        take_gradient(&mut self.back.d_out, &mut self.out, d_mixed, mixed, dim, width);
     }
 }
 
@@ -314,7 +278,7 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
                 sums: &sums[block.clone()],
                 sights: [&part.first[block.clone()], &part.seen[block.clone()]],
             };
-            weigh_backward(Form::best(), scores, d_scores, &of_rows, start, keys, shape.scale());
+            weigh_backward(scores, d_scores, &of_rows, start, keys, shape.scale());
             let store = Store { scale: 1.0, add: tile > hidden };
             multiply(
                 [rows, dim, keys],

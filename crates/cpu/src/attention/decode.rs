@@ -7,7 +7,7 @@ use super::Shape;
 use super::forward::largest;
 use super::heads::turn;
 use crate::parallel;
-use crate::simd::{Form, add_scaled, dot, exp};
+use crate::simd::{add_scaled, dot, exp};
 use crate::work;
 
 /// Keys and values of one layer, for one sequence.
@@ -99,7 +99,7 @@ impl KeyValues {
             let at = head.keys.len();
             head.keys.resize(at + dim, 0.0);
             let key = &key_value[shape.head_at(kv_head)..][..dim];
-            turn_one(Form::best(), &mut head.keys[at..], key, t, shape, shape.key_gain());
+            turn_one(&mut head.keys[at..], key, t, shape, shape.key_gain());
             head.values.extend_from_slice(&key_value[shape.value_at(kv_head)..][..dim]);
         }
         self.length += 1;
@@ -118,7 +118,7 @@ impl KeyValues {
             head.query.resize(dim, 0.0);
             for (g, mixed) in mixed.chunks_exact_mut(dim).enumerate() {
                 let from = &queries[shape.head_at(kv_head * group + g)..][..dim];
-                turn_one(Form::best(), &mut head.query, from, t, shape, shape.query_gain());
+                turn_one(&mut head.query, from, t, shape, shape.query_gain());
                 head.attend(mixed, hidden, shape.scale());
             }
         };
@@ -136,7 +136,7 @@ impl Head {
         let Self { keys, values, scores, query } = self;
         let (keys, values) = (&keys[hidden * query.len()..], &values[hidden * query.len()..]);
         scores.resize(keys.len() / query.len(), 0.0);
-        attend_one(Form::best(), query, keys, values, scores, mixed, scale);
+        attend_one(query, keys, values, scores, mixed, scale);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::buffer::unwritten;
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::parallel;
 use crate::rows::Columns;
-use crate::simd::{Form, exp, exp_by};
+use crate::simd::{exp, exp_by};
 use crate::work;
 
 /// What [`forward`] returns.
@@ -23,7 +23,7 @@ pub struct Output {
 
 /// Attends within each sequence of `joined`, `[tokens, (heads + 2 kv_heads) * head_dim]`.
 pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
-    let plan = Plan::everyone(joined.len() / shape.joined(), shape);
+    let plan = Plan::dense(joined.len() / shape.joined(), shape);
     mix(&Inputs::joined(joined, shape), &plan, shape, slots)
 }
 
@@ -105,7 +105,7 @@ fn attend(
                 scratch,
             );
             let sights = [&part.first[block.clone()], &part.seen[block.clone()]];
-            weigh(Form::best(), scores, out, softmax, sights, start, keys, dim);
+            weigh(scores, out, softmax, sights, start, keys, dim);
             let store = Store { scale: 1.0, add: tile > hidden };
             multiply(
                 [rows, dim, keys],
@@ -118,17 +118,7 @@ fn attend(
             );
         }
         let positions = &part.queries.positions[block.clone()];
-        add_slots(
-            Form::best(),
-            out,
-            softmax,
-            queries,
-            slots,
-            part.token,
-            positions,
-            kv_head,
-            shape,
-        );
+        add_slots(out, softmax, queries, slots, part.token, positions, kv_head, shape);
         let rows = out.chunks_exact_mut(dim).zip(&mut log_sums[block]);
         for ((row, log_sum), softmax) in rows.zip(softmax) {
             let share = 1.0 / softmax.sum;

@@ -1,4 +1,4 @@
-//! Who asks whom: the queries of each sequence, and which of its keys each of them sees.
+//! Which token asks which: the queries of each sequence, and which of its keys each of them sees.
 
 use super::{QUERIES, Shape, Slots};
 use crate::Route;
@@ -35,7 +35,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Every token asks.
-    pub(super) fn everyone(tokens: usize, shape: &Shape) -> Self {
+    pub(super) fn dense(tokens: usize, shape: &Shape) -> Self {
         let time = shape.time;
         let sequences: Vec<_> =
             (0..tokens).step_by(time.max(1)).map(|first| first..first + time).collect();
@@ -84,7 +84,7 @@ impl Plan {
         self.positions.len()
     }
 
-    /// Sequences in which somebody asks.
+    /// Sequences in which a token asks.
     fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let sequences = self.sequences.iter().enumerate();
         sequences.filter(|(_, queries)| !queries.is_empty()).map(|(sequence, range)| {
@@ -103,7 +103,7 @@ impl Plan {
         })
     }
 
-    /// A task for each key head of each sequence in which somebody asks.
+    /// A task for each key head of each sequence in which a token asks.
     pub(super) fn tasks(&self, kv_heads: usize) -> impl Iterator<Item = (Part<'_>, usize)> {
         self.parts().flat_map(move |part| (0..kv_heads).map(move |kv_head| (part, kv_head)))
     }

@@ -27,12 +27,12 @@ pub struct RoutedGradient {
     pub slot_values: Vec<f32>,
 }
 
-/// Attends from the running tokens to those of their sequence that have keys, up to themselves. Everybody
+/// Attends from the running tokens to those of their sequence that have keys, up to themselves. Every token
 /// keeps the position that it has in its sequence of `shape.time` tokens.
 ///
 /// # Shapes
 /// - `queries`: `[running, heads * head_dim]`, before norm and rotation
-/// - `key_values`: `[tokens or running, 2 kv_heads * head_dim]`, rows `[k | v]` of those who have keys, before
+/// - `key_values`: `[tokens or running, 2 kv_heads * head_dim]`, rows `[k | v]` of the tokens that have keys, before
 ///   norm and rotation
 /// - `slots`: of all tokens, of which only those of running ones are read
 /// - mixed: `[running, heads * head_dim]`

@@ -5,7 +5,7 @@ use super::avx2;
 use super::{KC, MR, NR, View};
 use crate::buffer::unwritten;
 use crate::parallel;
-use crate::simd::{Form, prefetch};
+use crate::simd::prefetch;
 
 /// How many rows before it is needed a row is asked for.
 const AHEAD: usize = 6;
@@ -110,7 +110,7 @@ fn pack_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: us
         // SAFETY: AVX2 was detected, and there are as many elements in each column as rows in the panel.
         return unsafe { avx2::pack_columns(out, columns, b.column) };
     }
-    pack_any_panel(Form::best(), out, b, start, column, columns);
+    pack_any_panel(out, b, start, column, columns);
 }
 
 simd! {
@@ -161,7 +161,7 @@ pub(super) fn panel_stride(depth: usize) -> usize {
 pub(super) fn pack_left(out: &mut [f32], a: View, m: usize, depth: usize) {
     match a.column {
         1 => pack_rows(out, a, m, depth),
-        _ => pack_transposed(Form::best(), out, a, m, depth),
+        _ => pack_transposed(out, a, m, depth),
     }
 }
 

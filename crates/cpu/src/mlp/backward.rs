@@ -8,7 +8,7 @@ use crate::gemm::{
 };
 use crate::parallel;
 use crate::rows::{Columns, cut_mut, transpose_into};
-use crate::simd::{Form, exp};
+use crate::simd::exp;
 use crate::work;
 
 /// Gradients of [`forward`](super::forward).
@@ -51,7 +51,7 @@ fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp) -> Gradient {
     let tasks = row_blocks(&mut dx, dy, width);
     parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
         let slope = |panel: usize, du: &mut [f32]| {
-            square_relu_backward(Form::best(), du, a.piece(panel, rows.clone()));
+            square_relu_backward(du, a.piece(panel, rows.clone()));
         };
         let dy = View::rows(dy, width);
         // SAFETY: this task alone works on these rows of `du`.
@@ -87,7 +87,7 @@ fn gated(
     let parts = d_up.chunks_mut(ELEMENTS);
     let inputs = up.data().chunks(ELEMENTS).zip(gate.data().chunks(ELEMENTS));
     parallel::for_each(parts.zip(inputs), |(product, (up, gate))| {
-        multiply_gated(Form::best(), product, up, gate)
+        multiply_gated(product, up, gate)
     });
     let product = Product { left: &left[1], hidden: Panels::new(&d_up, layout), turned: false };
     let [down] = products([product], mlp);
@@ -110,7 +110,7 @@ fn gated(
                     let d_up = d_up.piece(panel, rows.clone());
                     let (up, gate) =
                         (up.piece(panel, rows.clone()), gate.piece(panel, rows.clone()));
-                    gated_backward(Form::best(), d_up, d_gate, up, gate);
+                    gated_backward(d_up, d_gate, up, gate);
                 };
                 fill_panels(rows.clone(), width, dy, &packed[2], &d_gate, scratch, part);
                 multiply_panels(rows.clone(), &d_up, &packed[0], dx, Store::SET);

@@ -3,7 +3,7 @@
 use super::{Mlp, square_relu};
 use crate::bias;
 use crate::linear::{self, Weight};
-use crate::simd::{Form, exp};
+use crate::simd::exp;
 
 /// What is added behind each product.
 #[derive(Clone, Copy, Debug)]
@@ -29,11 +29,11 @@ pub fn step(x: &[f32], mlp: &Mlp, biases: Option<Biases>, room: &mut Room, y: &m
     up.resize(mlp.hidden, 0.0);
     apply(x, mlp.weight(mlp.up), biases.map(|biases| biases.up), up);
     match mlp.gate {
-        None => square_relu(Form::best(), up),
+        None => square_relu(up),
         Some(weight) => {
             gate.resize(mlp.hidden, 0.0);
             apply(x, mlp.weight(weight), biases.and_then(|biases| biases.gate), gate);
-            let_through(Form::best(), up, gate);
+            let_through(up, gate);
         }
     }
     let down = Weight { values: mlp.down, out: mlp.width };
@@ -112,11 +112,11 @@ mod tests {
             let mut hidden = vec![0.0; HIDDEN];
             linear::step(&x_and_one, &[Weight::new(&up, WIDTH + 1)], &mut hidden);
             match gate {
-                None => square_relu(Form::best(), &mut hidden),
+                None => square_relu(&mut hidden),
                 Some(gate) => {
                     let mut open = vec![0.0; HIDDEN];
                     linear::step(&x_and_one, &[Weight::new(&gate, WIDTH + 1)], &mut open);
-                    let_through(Form::best(), &mut hidden, &open);
+                    let_through(&mut hidden, &open);
                 }
             }
             hidden.push(1.0);

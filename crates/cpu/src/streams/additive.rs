@@ -21,8 +21,9 @@
 //! embedding is shared, not copied.
 
 use super::driver::{Backward, Carried, Forward, Parts, Policy};
-use super::norm::{Normed, inverse_rms, multiply_by_gain, scale_by_gain};
 use super::tiles::{split, split_mut};
+use crate::row::{Normed, inverse_rms, multiply_by_gain, scale_by_gain};
+use crate::simd::add_scaled;
 
 /// What [`Additive`] does at one junction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +78,7 @@ pub struct Adding {
     steps: Vec<AdditiveStep>,
 }
 
-/// The gains of a junction's norms, where there are any; constants of those that have one.
+/// The gains of a junction's norms, as far as it has them, with their constants.
 #[derive(Debug)]
 pub struct Norms<'a> {
     write: Option<(f32, &'a [f32])>,
@@ -157,7 +158,7 @@ unsafe impl Policy for Adding {
                         write_rms[token] = r;
                         scale_by_gain(sum, scale * r, write, gain);
                         if plain {
-                            add_to(sum, a, x);
+                            add_scaled(sum, a, x);
                         } else {
                             add_normed_to(sum, a, x, tile.handed_on);
                         }
@@ -248,19 +249,11 @@ fn add_normed(sum: &mut [f32], a: f32, x: &[f32], gain: &[f32], write: &[f32]) {
     }
 }
 
-/// `sum += carry x`.
-#[inline(always)]
-fn add_to(sum: &mut [f32], carry: f32, x: &[f32]) {
-    for (sum, x) in sum.iter_mut().zip(x) {
-        *sum = carry * x + *sum;
-    }
-}
-
 /// `sum += a x gain`.
 #[inline(always)]
 fn add_normed_to(sum: &mut [f32], a: f32, x: &[f32], gain: &[f32]) {
     for ((sum, x), gain) in sum.iter_mut().zip(x).zip(gain) {
-        *sum = a * x * gain + *sum;
+        *sum += a * x * gain;
     }
 }
 

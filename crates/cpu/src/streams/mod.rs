@@ -11,7 +11,6 @@ mod driver;
 pub mod mgr;
 mod mixing;
 mod nag;
-mod norm;
 #[cfg(test)]
 mod reference;
 mod siamese;

@@ -93,6 +93,8 @@ unsafe impl Policy for NormAgnostic {
     type Scratch = Scratch;
     /// The directions of a modulator are as large as a tile.
     const TILES_PER_SUM: usize = 4;
+    /// Directions are computed again, so their place is free.
+    const D_WRITE_IN_RECORD: bool = true;
 
     fn width(&self) -> usize {
         self.width
@@ -159,8 +161,8 @@ unsafe impl Policy for NormAgnostic {
         if tile.junction == 0 {
             rotation::enter(direction, turns, lanes, tile.write, params.log_gain);
         } else {
-            let before = Before { from, lanes: before.as_chunks().0, runs: tile.before.runs };
-            rotation::turn(direction, turns, lanes, tile.write, before);
+            let before = Before { lanes: before.as_chunks().0, runs: tile.before.runs };
+            rotation::turn(direction, turns, lanes, tile.write, from, before);
         }
         let Some(modulator) = &params.modulator else {
             return rotation::read_out(tile.output, direction, lanes);
@@ -180,12 +182,12 @@ unsafe impl Policy for NormAgnostic {
         let (direction, part) = (&mut scratch.direction, &mut scratch.part);
         let [_, turns, open, lanes] = tile.record.map(|part| &*part);
         let (turns, lanes) = (turns.as_chunks().0, lanes.as_chunks().0);
-        let [from, _, _, before] = tile.before.record;
-        let before = Before { from, lanes: before.as_chunks().0, runs: tile.before.runs };
+        let [_, _, _, before] = tile.before.record;
+        let before = Before { lanes: before.as_chunks().0, runs: tile.before.runs };
         if tile.junction == 0 {
             rotation::enter_again(direction, tile.write, turns);
         } else {
-            rotation::turn_again(direction, part, tile.write, before, turns);
+            rotation::turn_again(direction, part, tile.write, tile.d_write, before, turns);
         }
 
         let [d_direction, d_log_norm, d_gains, _] = tile.gradient;

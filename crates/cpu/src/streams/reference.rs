@@ -133,7 +133,11 @@ impl Case {
     /// Checks that a write that is not a number spoils no other token, and is seen from then on.
     #[track_caller]
     fn check_spoilt<S: Stream>(&self, stream: impl Fn() -> S) {
-        let (spoilt, at) = (self.tokens - 1, 1.min(self.writes.len() - 1));
+        let at = 1;
+        let mut probe = stream();
+        probe.forward(Arc::new(self.writes[0].clone()), &self.params[0]);
+        let runs = probe.route().map_or_else(|| vec![true; self.tokens], |route| route.decisions());
+        let spoilt = runs.iter().rposition(|&runs| runs).expect("a token that runs");
         for poison in [f32::NAN, f32::INFINITY] {
             let mut case = self.only(&(0..self.tokens).collect::<Vec<_>>());
             case.writes[at][spoilt * self.width + self.width / 2] = poison;

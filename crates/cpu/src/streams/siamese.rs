@@ -21,8 +21,8 @@
 //! are factors per token and gains away from `x` and `y`. The embedding is shared, not copied.
 
 use super::driver::{Backward, Carried, Forward, Parts, Policy};
-use super::norm::{Normed, inverse_rms, multiply_by_gain};
 use super::tiles::{split, split_mut};
+use crate::row::{Normed, inverse_rms, multiply_by_gain};
 use crate::simd::add_scaled;
 
 /// Norms at a junction, each with a gain and, for each token, an inverse RMS: of `x`, `y` and `h`.

@@ -6,19 +6,19 @@ use crate::splitmix::{STEP, finalise};
 /// The rule for each site that a stream goes past, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skip {
-    /// A token whose gate is smaller in magnitude than this skips the site. Zero: nobody does.
+    /// A token whose gate is smaller in magnitude than this skips the site. At zero, no token does.
     pub thresholds: Vec<f32>,
-    /// What share of the threshold is taken off the gates of those who run: 1 lets a gate vanish where it
+    /// What share of the threshold is taken off the gates of the tokens that run: 1 lets a gate vanish where it
     /// meets the threshold, so that nothing jumps there; 0 leaves gates as they are.
     pub shrink: f32,
     /// Share of tokens that run each site in any case, with their full gate; empty if there are none.
     pub forced: Vec<f32>,
-    /// Decides which.
+    /// Decides which tokens these are.
     pub seed: u64,
 }
 
 impl Skip {
-    /// Thresholds alone: nothing taken off, nobody forced.
+    /// Thresholds alone: nothing is taken off, no token is forced.
     pub fn hard(thresholds: Vec<f32>) -> Self {
         Self { thresholds, shrink: 0.0, forced: Vec::new(), seed: 0 }
     }
@@ -37,7 +37,7 @@ impl Skip {
     /// What is taken off the magnitude of a gate that runs.
     #[inline(always)]
     pub fn taken_off(&self, site: usize, gate: f32) -> f32 {
-        // Who runs in spite of a small gate keeps all of it.
+        // A token that runs in spite of a small gate keeps all of it.
         if self.below(site, gate) { 0.0 } else { self.shrink * self.thresholds[site] }
     }
 

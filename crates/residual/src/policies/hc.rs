@@ -214,7 +214,7 @@ mod tests {
     use crate::residual::{Read, Residual};
     use crate::testing::{
         assert_close, assert_near, assert_streams_can_be_renamed, chosen, dimensions, normal,
-        random, traverse, values, watched, watching,
+        random, random_norms, traverse, values, watched, watching,
     };
     use crate::traversal::Traversal;
     use burn::tensor::Device;

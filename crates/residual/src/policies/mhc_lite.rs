@@ -141,7 +141,7 @@ impl Mixer for BirkhoffSite {
 #[allow(clippy::excessive_precision)]
 mod tests {
     use super::*;
-    use crate::probe::{Place, Recorder, Signal};
+    use crate::probe::{Recorder, Signal};
     use crate::residual::{Read, Residual};
     use crate::sinkhorn::sinkhorn;
     use crate::site::Site;

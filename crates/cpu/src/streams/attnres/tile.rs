@@ -1,8 +1,8 @@
 //! What [`AttnRes`](super::AttnRes) does with a few tokens, whose rows stay in the cache.
 
 use super::{Pull, View};
+use crate::row::{inverse_rms, normalise};
 use crate::simd::{add_scaled, dot, exp};
-use crate::streams::norm::inverse_rms;
 
 /// Tokens of which one source is read before the next one is turned to: about a page, which is as far
 /// as the processor fetches ahead.
@@ -35,7 +35,7 @@ pub(super) struct ReadTile<'a> {
 
 simd! {
     /// Takes in the write and pools the sources.
-    pub(super) fn read(tile: ReadTile<'_>) {
+    pub(super) fn read(form: Form, tile: ReadTile<'_>) {
         let width = tile.gain.len();
         let (tokens, count) = (tile.inverse_rms.len(), tile.older.len() + 1);
         let written = &tile.written[tile.first * width..][..tokens * width];
@@ -97,7 +97,7 @@ pub(super) struct ReadOne<'a> {
 
 simd! {
     /// Pools the sources of a single token: the same sums as in [`read`], in the same order.
-    pub(super) fn read_one(one: ReadOne<'_>) {
+    pub(super) fn read_one(form: Form, one: ReadOne<'_>) {
         let (width, newest) = (one.gain.len(), one.logits.len() - 1);
         one.inverse_rms[newest] = inverse_rms(row(one.sources, newest, width), one.eps);
         let sources = one.sources.chunks_exact(width);
@@ -113,17 +113,8 @@ simd! {
 
 simd! {
     /// `y += x`.
-    pub(super) fn add_to(y: &mut [f32], x: &[f32]) {
+    pub(super) fn add_to(form: Form, y: &mut [f32], x: &[f32]) {
         add_scaled(y, 1.0, x);
-    }
-}
-
-/// `y = gain * y / rms(y)`.
-#[inline(always)]
-fn normalise(y: &mut [f32], gain: &[f32], eps: f32) {
-    let scale = inverse_rms(y, eps);
-    for (y, gain) in y.iter_mut().zip(gain) {
-        *y *= scale * gain;
     }
 }
 
@@ -148,7 +139,7 @@ pub(super) struct PullTile<'a> {
 
 simd! {
     /// Goes back to what was pooled and to the parameters.
-    pub(super) fn pull(tile: PullTile<'_>) {
+    pub(super) fn pull(form: Form, tile: PullTile<'_>) {
         let (width, count) = (tile.gain.len(), tile.sources.len());
         let mut pooled = vec![0.0; width];
         let mut terms = Vec::with_capacity(count);
@@ -198,7 +189,7 @@ pub(super) struct CollectTile<'a> {
 
 simd! {
     /// Adds up what the readers of a source want of it.
-    pub(super) fn collect(tile: CollectTile<'_>, width: usize) {
+    pub(super) fn collect(form: Form, tile: CollectTile<'_>, width: usize) {
         let mut terms = Vec::with_capacity(2 * GROUP);
         for (run, gradients) in tile.gradient.chunks_mut(RUN * width).enumerate() {
             let first = tile.first + run * RUN;

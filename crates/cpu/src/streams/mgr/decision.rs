@@ -1,4 +1,4 @@
-//! Which tokens write, decided from the gates, and what is taken off the gates of those that do.
+//! Which tokens write, decided from the gates, and what is taken off their gates.
 
 use super::layout::Junction;
 use crate::streams::Skip;

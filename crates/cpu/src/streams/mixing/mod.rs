@@ -136,6 +136,10 @@ unsafe impl Policy for Mixed {
         [shape.state(), shape.logits(), shape.rows(), shape.weights()]
     }
 
+    fn in_place(&self, junction: usize) -> bool {
+        (1..self.sites).contains(&junction)
+    }
+
     fn gradient(&self) -> Parts {
         [self.shape.state(), 0, 0, 0]
     }

@@ -10,7 +10,7 @@
 use super::block::{
     COLUMNS, Chunk, Products, Shares, TARGETS, blocks, put, scatter, sort_shares, sums,
 };
-use crate::streams::norm::inverse_rms;
+use crate::row::inverse_rms;
 
 /// Features that are brought side by side at once. More than a chunk, for a chunk may begin and end in the
 /// middle of a cache line.

@@ -8,9 +8,9 @@ use super::block::{
 use super::lanes::Lane;
 use super::projection::{self, Known, project, project_backward};
 use super::weights::{Shape, find, find_backward};
+use crate::row::{Normed, inverse_rms, normalise};
 use crate::simd::add_scaled;
 use crate::streams::driver::{Backward, Forward};
-use crate::streams::norm::{Normed, inverse_rms, multiply_by_gain};
 use crate::streams::tiles::split_mut;
 
 /// The parameters of one site, or their gradient's parts.
@@ -93,10 +93,12 @@ impl Mixed {
         } else {
             let mixer = &mut room.mixer;
             mixer.make_room(n, width);
-            let sources = before.chunks_exact(shape.state()).zip(tile.write.chunks_exact(width));
+            // Without a way back, the streams before the write are where those after it go.
+            let mut before = before.chunks_exact(shape.state());
             let weights = mixing.chunks_exact(shape.weights());
-            for ((streams, weights), (before, write)) in streams.zip(weights).zip(sources) {
-                mixer.load(before, width, 0);
+            let writes = tile.write.chunks_exact(width);
+            for ((streams, weights), write) in streams.zip(weights).zip(writes) {
+                mixer.load(before.next().unwrap_or(streams), width, 0);
                 mixer.load(write, width, n);
                 mixer.mix(streams, width, weights, [n + 1, 1]);
             }
@@ -212,13 +214,6 @@ impl Mixed {
             }
         }
     }
-}
-
-/// `x / sqrt(mean(x^2) + eps) * gain`, in place.
-#[inline(always)]
-fn normalise(x: &mut [f32], gain: &[f32], eps: f32) {
-    let r = inverse_rms(x, eps);
-    multiply_by_gain(x, r, gain);
 }
 
 /// The way back from [`normalise`]: `d` becomes the gradient of `x`, and `d_gain` is added to.

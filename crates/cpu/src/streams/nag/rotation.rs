@@ -61,8 +61,6 @@ type Lanes = [f32; Lane::LENGTH];
 /// The tokens as they left the junction before.
 #[derive(Clone, Copy)]
 pub(super) struct Before<'a> {
-    /// Their directions.
-    pub(super) from: &'a [f32],
     pub(super) lanes: &'a [Lanes],
     /// Which are turned; empty if all are.
     pub(super) runs: &'a [bool],
@@ -134,11 +132,12 @@ pub(super) fn turn(
     turns: &mut [Turns],
     lanes: &mut [Lanes],
     write: &[f32],
+    from: &[f32],
     before: Before<'_>,
 ) {
     let width = write.len() / lanes.len();
     let rows = after.chunks_exact_mut(width).zip(write.chunks_exact(width));
-    let rows = rows.zip(before.from.chunks_exact(width)).zip(before.lanes);
+    let rows = rows.zip(from.chunks_exact(width)).zip(before.lanes);
     let numbers = turns.iter_mut().zip(lanes).enumerate();
     for ((((after, f), r), lane_before), (token, (turn, lane))) in rows.zip(numbers) {
         *lane = *lane_before;
@@ -183,12 +182,13 @@ pub(super) fn turn_again(
     after: &mut [f32],
     part: &mut [f32],
     write: &[f32],
+    from: &[f32],
     before: Before<'_>,
     turns: &[Turns],
 ) {
     let width = write.len() / turns.len();
     let rows = after.chunks_exact_mut(width).zip(part.chunks_exact_mut(width));
-    let rows = rows.zip(write.chunks_exact(width)).zip(before.from.chunks_exact(width));
+    let rows = rows.zip(write.chunks_exact(width)).zip(from.chunks_exact(width));
     let numbers = before.lanes.iter().zip(turns).enumerate();
     for ((((after, u), f), r), (token, (lane, turn))) in rows.zip(numbers) {
         if !before.runs(token) {
@@ -203,30 +203,28 @@ pub(super) fn turn_again(
     }
 }
 
-/// From the gradient of the lanes after a turn to that of the writes, of the gains and, in place, to that of the
-/// direction before it. `after` is used up.
+/// From the gradient of the lanes after a turn to that of the gains and, in place, to that of the direction before it.
+/// The gradient of the writes takes the place of the directions before, and `after` is used up.
 #[inline(always)]
 pub(super) fn turn_back(
-    d_write: &mut [f32],
+    from: &mut [f32],
     (d_direction, d_gains, d_log_norm): (&mut [f32], &mut [f32], &[f32]),
     after: &mut [f32],
     part: &[f32],
     before: Before<'_>,
     turns: &[Turns],
 ) {
-    let width = d_write.len() / turns.len();
-    let rows = d_write.chunks_exact_mut(width).zip(d_direction.chunks_exact_mut(width));
+    let width = from.len() / turns.len();
+    let rows = from.chunks_exact_mut(width).zip(d_direction.chunks_exact_mut(width));
     let rows = rows.zip(after.chunks_exact_mut(width)).zip(part.chunks_exact(width));
-    let rows = rows.zip(before.from.chunks_exact(width));
     let numbers = d_gains.iter_mut().zip(d_log_norm).zip(before.lanes).zip(turns).enumerate();
-    for (((((d_f, d_r), after), u), r), (token, (((d_gain, d_s), lane), turn))) in rows.zip(numbers)
-    {
+    for ((((r, d_r), after), u), (token, (((d_gain, d_s), lane), turn))) in rows.zip(numbers) {
         if before.runs(token) {
             let gain = lane[Lane::GAIN];
-            let d_angle = turn_one_back(d_f, d_r, after, r, u, gain, Turn::of(turn));
+            let d_angle = turn_one_back(r, d_r, after, u, gain, Turn::of(turn));
             *d_gain = d_angle + d_s * gain / (1.0 + gain * gain);
         } else {
-            d_f.fill(0.0);
+            r.fill(0.0);
             *d_gain = 0.0;
         }
     }
@@ -235,10 +233,9 @@ pub(super) fn turn_back(
 /// Returns what the direction alone gives back to the gain.
 #[inline(always)]
 fn turn_one_back(
-    d_f: &mut [f32],
+    r: &mut [f32],
     d_r: &mut [f32],
     after: &mut [f32],
-    r: &[f32],
     u: &[f32],
     gain: f32,
     turn: Turn,
@@ -260,10 +257,10 @@ fn turn_one_back(
     // part along r is left out: r was normalised and has none to give back.
     let d_along = -dot(d_q, r) * turn.inverse_square;
     let part_share = d_along / turn.inverse_part;
-    let rows = d_r.iter_mut().zip(d_q.iter()).zip(d_f.iter_mut().zip(r)).zip(u);
-    for (((d_r, d_q), (d_f, r)), u) in rows {
+    let d_f = r;
+    for (((d_r, d_q), r), u) in d_r.iter_mut().zip(d_q.iter()).zip(d_f.iter_mut()).zip(u) {
         *d_r += part_share * u - turn.along * d_q;
-        *d_f = d_q + d_along * r;
+        *r = d_q + d_along * *r;
     }
     // c = f - mean(f).
     let mean = sum(d_f) / width;

@@ -236,11 +236,11 @@ fn a_large_common_part_of_a_write_has_no_effect() {
 }
 
 #[test]
-fn inference_outputs_the_same() {
-    for threshold in [None, Some(THRESHOLD)] {
-        let case = case(70, 37, 9);
-        let other = Nag::new(37, SITES, 9, threshold.map(hard), false);
-        case.check_inference(stream(37, 9, threshold), other);
+fn the_laws_of_streams_hold() {
+    for (threshold, shrink) in [(None, 0.0), (Some(THRESHOLD), 0.0), (Some(THRESHOLD), 1.0)] {
+        let skip = threshold.map(|threshold| Skip { shrink, ..hard(threshold) });
+        let case = case(3 * 4 * TILE + 5, 37, 9);
+        case.check_laws(|keep| Nag::new(37, SITES, 9, skip.clone(), keep));
     }
 }
 
@@ -256,16 +256,6 @@ fn a_token_alone_has_the_output_that_it_has_among_others() {
             assert_close(one, &all[row.clone()], 1e-6);
         }
     }
-}
-
-#[test]
-fn both_forms_agree() {
-    case(70, 37, 9).check_forms(|| stream(37, 9, Some(THRESHOLD)));
-}
-
-#[test]
-fn the_number_of_threads_has_no_effect() {
-    case(3 * 4 * TILE + 5, 20, 4).check_threads(|| stream(20, 4, None));
 }
 
 #[test]
@@ -297,11 +287,4 @@ fn without_keeping_there_is_no_way_back() {
     let mut stream = Nag::new(2, 0, 1, None, false);
     stream.forward(Arc::new(vec![1.0, 2.0]), &[0.0]);
     stream.backward(&[1.0, 1.0], &[0.0]);
-}
-
-#[test]
-fn one_token_at_a_time_gets_the_same_outputs() {
-    for threshold in [None, Some(THRESHOLD)] {
-        case(20, 37, 9).check_decode(|| Nag::new(37, SITES, 9, threshold.map(hard), false));
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::rows::Rows;
 use crate::streams::mgr::{Gate, Settings};
+use crate::streams::reference::Case;
 use std::sync::Arc;
 
 /// Writes and parameters of all junctions.
@@ -34,6 +35,13 @@ pub(super) struct Seen {
 }
 
 impl Chain {
+    /// The same for the laws of all streams.
+    pub(super) fn case(&self) -> Case {
+        let writes: Vec<_> = self.writes.iter().map(|write| narrow(write)).collect();
+        let (tokens, width) = (self.tokens(), self.settings.width);
+        Case { tokens, width, d_outputs: writes.clone(), writes, params: self.params() }
+    }
+
     /// Everything drawn from a seed: gates of about 0.05, queries that matter.
     pub(super) fn random(settings: Settings, junctions: usize, tokens: usize, seed: u64) -> Self {
         let Settings { width, streams, gate, .. } = settings;

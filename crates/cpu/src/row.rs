@@ -1,4 +1,4 @@
-//! RMSNorm of one row, `y = a x gain` with `a = scale r` and `r = 1 / sqrt(mean(x^2) + eps)`, and the
+//! What kernels do with one row. RMSNorm, `y = a x gain` with `a = scale r` and `r = 1 / sqrt(mean(x^2) + eps)`, and the
 //! way back:
 //!
 //! ```text
@@ -30,6 +30,13 @@ pub(crate) fn multiply_by_gain(y: &mut [f32], a: f32, gain: &[f32]) {
     for (y, gain) in y.iter_mut().zip(gain) {
         *y *= a * gain;
     }
+}
+
+/// `x = x / sqrt(mean(x^2) + eps) * gain`.
+#[inline(always)]
+pub(crate) fn normalise(x: &mut [f32], gain: &[f32], eps: f32) {
+    let r = inverse_rms(x, eps);
+    multiply_by_gain(x, r, gain);
 }
 
 /// A norm that one row went through.
@@ -73,7 +80,7 @@ impl Normed<'_> {
         }
     }
 
-    /// How strongly the gradient `d` is pulled back along `x`: the norm makes the answer deaf to the
+    /// How strongly the gradient `d` is pulled back along `x`: the norm makes the output blind to the
     /// length of `x`.
     #[inline(always)]
     fn pull(self, d: &[f32]) -> f32 {
