@@ -33,9 +33,9 @@ pub struct Additive {
 pub(crate) struct AdditiveSite {
     /// Normalises what the sub-layer is given.
     pub(crate) before: Option<RmsNorm>,
-    /// What that is multiplied by.
+    /// Factor on that input.
     pub(crate) scale: f64,
-    /// Normalises what it returns.
+    /// Normalises the sub-layer's output.
     pub(crate) write: Option<RmsNorm>,
     /// Weight of the stream when the write is added to it.
     pub(crate) carry: f64,
@@ -76,7 +76,7 @@ impl Additive {
         Self { final_norm: Some(final_norm(dimensions, weights)), ..self }
     }
 
-    /// The norm in front of a reader and its factor, if it has one.
+    /// The norm before a reader and its factor, if it has one.
     fn before(&self, reader: Place) -> Option<(&RmsNorm, f64)> {
         match reader {
             Place::Site(site) => {

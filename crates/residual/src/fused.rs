@@ -12,8 +12,8 @@ use hadal_kernels::{Junctions, Rows, lend};
 /// What the backward pass may compute again instead of keeping it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// For policies whose update can be inverted: the share of rows whose state is copied. The state of
-    /// the others is computed backwards. `None` copies every row.
+    /// For policies with an invertible update: the share of rows whose state is copied; the state of the others is
+    /// recomputed backwards. `None` copies every row.
     pub kept_share: Option<f64>,
     /// Sub-layers keep their input alone and run a second time in the backward pass.
     pub recompute: bool,
@@ -50,7 +50,7 @@ pub(crate) fn join(parts: Vec<Tensor<1>>) -> Tensor<1> {
     Tensor::cat(parts, 0)
 }
 
-/// The same where there may be one or none.
+/// The same, but the list may be empty.
 pub(crate) fn join_any(mut parts: Vec<Tensor<1>>, device: &Device) -> Tensor<1> {
     match parts.len() {
         0 => Tensor::zeros([0], device),
@@ -91,7 +91,7 @@ pub struct Fused {
 }
 
 impl Fused {
-    /// The same for one token at a time; nothing where tensors are out of reach.
+    /// The same for one token at a time; `None` where the tensors cannot be read.
     pub(crate) fn decode(self) -> Option<FusedDecode> {
         let params = self.params.into_iter().map(lend).collect::<Option<_>>()?;
         Some(FusedDecode { stream: self.stream.decode(), params })

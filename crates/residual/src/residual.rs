@@ -149,12 +149,12 @@ pub trait Residual: Module {
     }
 }
 
-/// The row of sub-layers that a traversal walks along: bare functions without norms or skips.
+/// The row of sub-layers that a traversal passes: bare functions without norms or residual connections.
 pub trait SubLayers {
     /// How many there are.
     fn sites(&self) -> usize;
 
-    /// Whether this one is left out of the traversal.
+    /// Whether the traversal leaves this one out.
     fn absent(&self, site: Site) -> bool;
 
     /// How much of its attention each head would give to the first token, if this is an attention.

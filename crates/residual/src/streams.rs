@@ -22,7 +22,7 @@ pub trait Mixer: Module + ModuleDisplay {
     /// How the fused form finds the weights.
     fn kind(&self) -> MixingKind;
 
-    /// The parameters of the fused form, behind the reader's gain.
+    /// The parameters of the fused form, after the reader's gain.
     fn params(&self) -> Vec<Tensor<1>>;
 }
 

@@ -125,7 +125,7 @@ pub struct Declared {
     pub shape: Vec<usize>,
 }
 
-/// Finds the stored elements of a parameter by name and shape, or says that there are none.
+/// Finds the stored elements of a parameter by name and shape, if there are any.
 pub type Stored<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Option<Vec<f32>>;
 
 /// Hands out parameters and remembers what was asked for.

@@ -62,7 +62,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether what was asked for cannot be started, rather than having gone wrong on the way.
+    /// Whether the request was wrong from the start, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Model(_) | Self::Feed(_) | Self::Folder(_) | Self::OtherModel { .. })
     }

@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 
 const OUTCOME: &str = "outcome.json";
-/// The largest resident set of the processes so far: the last one may have made but a few steps.
+/// The largest resident set of all processes so far: the last one may have made only a few steps.
 const PEAK: &str = "peak_rss_mb";
 const MEBIBYTE: f64 = 1.048_576;
 
