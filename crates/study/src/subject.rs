@@ -1,4 +1,4 @@
-//! What is diagnosed: a run, a model of ours, one of Hugging Face's, or a GGUF file.
+//! What is diagnosed: a run, one of our models, one of Hugging Face's, or a GGUF file.
 
 use crate::diagnose::DiagnoseError;
 use hadal_files::read_text;
@@ -63,7 +63,7 @@ impl Subject {
         Ok(())
     }
 
-    /// What is looked at.
+    /// The variant that is looked at.
     pub(crate) fn variant(&self) -> Variant<'_> {
         Variant { absent: &self.absent, mode: &self.mode }
     }

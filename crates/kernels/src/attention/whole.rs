@@ -43,7 +43,7 @@ impl Intermediates {
         saved
     }
 
-    /// Nothing if nothing was saved.
+    /// `None` if nothing was saved.
     fn restore(saved: Vec<Vec<f32>>, asking: Option<&Asking>) -> Option<Self> {
         let mut saved = saved.into_iter();
         let (mixed, log_sums, first) = (saved.next()?, saved.next()?, saved.next()?);

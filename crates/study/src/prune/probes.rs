@@ -1,5 +1,5 @@
 //! Can it still count and copy? Choosing among given answers survives cuts that free generation does not, so both are
-//! asked.
+//! tested.
 
 use super::error::PruneError;
 use hadal_model::{
@@ -41,7 +41,7 @@ const fn copy(prompt: &'static str, answer: &'static str, wrong: [&'static str; 
     Question { kind: "copy", prompt, answer, wrong }
 }
 
-/// What is continued to be looked at.
+/// Prompts whose continuations are shown.
 const PROMPTS: [&str; 3] =
     ["Once upon a time", "The most important thing about", "She opened the door and"];
 /// Length of a continuation.
@@ -54,9 +54,9 @@ pub struct ProbeResult {
     pub kind: String,
     /// How many there are.
     pub questions: usize,
-    /// Of these, how often the answer is likelier than all wrong ones: original, cut.
+    /// How often the answer is likelier than all wrong ones: original, cut.
     pub likelier: [usize; 2],
-    /// How often it is what the model writes: original, cut.
+    /// How often the model writes the answer: original, cut.
     pub written: [usize; 2],
 }
 
@@ -65,9 +65,9 @@ pub struct ProbeResult {
 pub struct SampleText {
     /// How it begins.
     pub prompt: String,
-    /// How the original goes on.
+    /// How the original continues.
     pub original: String,
-    /// How the cut model does.
+    /// How the cut model continues.
     pub cut: String,
 }
 
