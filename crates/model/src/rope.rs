@@ -62,7 +62,7 @@ fn rotation(position: usize, frequencies: &Frequencies) -> impl Iterator<Item = 
     })
 }
 
-/// The rotation of one position after another, in memory that is used again.
+/// The rotation of one position after another, in memory that is reused.
 #[derive(Debug, Default)]
 pub(crate) struct RopeStep {
     frequencies: Frequencies,

@@ -1,4 +1,4 @@
-//! How much memory a pass may take, measured by counting what is allocated.
+//! How much memory a pass may take, measured by counting allocations.
 
 use hadal_model::{
     Decoder, DepthKv, Device, ModelConfig, Pass, Tokens, convert, cross_entropy, load, save,
@@ -117,7 +117,7 @@ fn loading_takes_a_model_once_and_converting_a_tensor_at_a_time() {
     assert!(converting <= bytes / 10 + 3 * largest, "{converting} for a model of {bytes}");
 }
 
-/// The config is read before the weights and may say anything.
+/// The config is read before the weights and may contain anything.
 #[test]
 fn a_hostile_config_takes_little_memory() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);

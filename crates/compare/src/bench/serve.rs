@@ -15,8 +15,7 @@ use std::io::{BufRead, Write};
 
 /// Does the job, a step for each request, until the input ends.
 ///
-/// It makes the program's thread pool and runs inside it, so nothing of the work is left to a thread
-/// that was not counted.
+/// It makes the program's thread pool and runs inside it, so that no work is left to a thread that was not counted.
 pub fn serve(
     job: &Job,
     input: impl BufRead + Send,

@@ -1,4 +1,4 @@
-//! Directories that contradict themselves are refused with a message that says where.
+//! Directories that contradict themselves are rejected with a message that says where.
 
 use crate::support::{copy_of, set};
 use hadal_model::{Device, convert, load};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// What loading and importing say; they must say the same.
+/// The message of loading and of importing; both must be the same.
 fn refused(directory: &Path) -> String {
     let error = load(directory, &Device::flex()).unwrap_err().to_string();
     let place = tempfile::tempdir().unwrap();

@@ -121,7 +121,8 @@ fn write(
     }
 }
 
-/// Copies tokenizer, licence and everything else that is not weights. Returns the names of the weights.
+/// Copies tokenizer, licence and everything else that is not weights. Returns the names of weight files that it left
+/// out.
 fn copy_rest(directory: &Path, staging: &Path) -> Result<Vec<String>, PruneError> {
     let cut = weight_files(directory)?;
     let mut not_copied = Vec::new();
