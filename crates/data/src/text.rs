@@ -57,7 +57,7 @@ impl TextDocuments {
         Ok(None)
     }
 
-    /// Reads several pieces at once, so that what is left over is seldom moved.
+    /// Reads several pieces at once, so that leftover text is seldom moved.
     fn fill(&mut self) -> Result<(), DataError> {
         self.window.drain(..self.start);
         self.start = 0;

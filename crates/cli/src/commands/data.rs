@@ -123,7 +123,7 @@ fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(number.into()), if number == 1 { "" } else { "s" })
 }
 
-/// A bar over the bytes of the sources, or over a file that is on its way.
+/// A bar over the bytes of the sources, or over a file that is being fetched.
 #[derive(Default)]
 struct Bar {
     bar: Option<ProgressBar>,
@@ -147,7 +147,7 @@ impl Bar {
         let bar = self.bar.get_or_insert_with(|| bar(total, BYTES));
         bar.set_length(total);
         if fresh {
-            // What was done before must not count towards the rate.
+            // Earlier work must not count towards the rate.
             bar.set_position(done);
             bar.reset_eta();
         }
@@ -165,7 +165,7 @@ impl Bar {
 const BYTES: &str = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}  ETA {eta}  {msg}";
 const TOKENS: &str = "{wide_bar} {human_pos}/{human_len} tokens {per_sec}  ETA {eta}";
 
-/// On stderr, and invisible when nobody looks.
+/// A bar on stderr; invisible off a terminal.
 fn bar(total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(total);
     match ProgressStyle::with_template(template) {

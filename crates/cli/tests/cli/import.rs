@@ -1,4 +1,4 @@
-//! `hadal import` from the disk, and what it refuses.
+//! `hadal import` from the disk, and what it rejects.
 
 use crate::support::*;
 use std::fs;

@@ -8,7 +8,7 @@ use hadal_residual::{Dimensions, Site, kinds_that};
 /// An architecture of `transformers` that is not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// All attention projections have biases or none has; so do the MLP's matrices.
+    /// All attention projections have biases or none has; likewise the MLP's matrices.
     Llama,
     /// A window in all blocks.
     Mistral,
