@@ -32,7 +32,7 @@ pub struct Task {
     pub work: f64,
 }
 
-/// What a process is asked to do.
+/// What a process should do.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<'a> {
     /// Begin a run.
@@ -58,7 +58,7 @@ pub enum End {
     DoneBefore,
     /// It failed or diverged, with this last message.
     Failed(String),
-    /// It was stopped and can go on.
+    /// It was stopped and can be resumed.
     Stopped,
 }
 

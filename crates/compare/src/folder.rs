@@ -96,7 +96,7 @@ impl SuiteFolder {
         Ok(Some(plan))
     }
 
-    /// What is to be done for a plan.
+    /// The tasks of a plan.
     pub fn tasks(&self, plan: &[PlannedRun]) -> Result<Vec<Task>, CompareError> {
         plan.iter().map(|run| self.task(run, self.run(&run.name))).collect()
     }

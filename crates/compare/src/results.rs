@@ -98,7 +98,7 @@ pub enum RunState {
     Diverged(String),
     /// Its process failed.
     Failed(String),
-    /// It can go on.
+    /// It can be resumed.
     Stopped,
 }
 

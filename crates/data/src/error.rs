@@ -101,7 +101,7 @@ pub enum DataError {
         if *unfinished { ", which has not finished here: run the same command again" } else { "" }
     )]
     NotPrepared { path: PathBuf, unfinished: bool },
-    /// Tokens past the end were asked for.
+    /// The request goes past the end of the tokens.
     #[error("tokens {start}..{end} were asked for, but there are only {tokens}")]
     OutOfRange { start: u64, end: u64, tokens: u64 },
     /// The progress callback asked to stop.

@@ -74,7 +74,7 @@ fn boundary(window: &[u8], limit: usize) -> usize {
         .or_else(|| places().find(lone_space))
         .or_else(|| places().find(any_line))
         .unwrap_or_else(|| {
-            // Not inside a character; text that is not UTF-8 is cut anywhere and rejected later.
+            // Not inside a character; text that is not UTF-8 is cut anywhere and refused later.
             let inside = |at: &usize| (window[*at] & 0b1100_0000) == 0b1000_0000;
             (limit.saturating_sub(3).max(1)..=limit).rev().find(|at| !inside(at)).unwrap_or(limit)
         })

@@ -67,7 +67,7 @@ pub struct TrainTokenizerProgress {
 pub struct TrainedTokenizer {
     /// The file.
     pub path: PathBuf,
-    /// The size of the vocabulary; smaller than asked for if the text has no more pairs to merge.
+    /// The size of the vocabulary; smaller than requested if the text has no more pairs to merge.
     pub vocab_size: usize,
     /// How many documents were read.
     pub documents: u64,

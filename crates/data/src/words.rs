@@ -17,7 +17,7 @@ const LONGEST: usize = 48;
 /// A thread forgets everything after this many words: about 15 MB.
 const MOST: usize = 1 << 17;
 
-/// More threads than this share.
+/// With more threads than this, some use the same memory.
 const THREADS: usize = 64;
 
 type Memory = HashMap<Box<str>, Box<[u32]>>;

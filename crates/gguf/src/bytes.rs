@@ -17,7 +17,7 @@ impl<'a> Bytes<'a> {
         self.rest.len()
     }
 
-    /// Rejects a count of items of at least `size` bytes each if the rest is too short for them.
+    /// Refuses a count of items of at least `size` bytes each if the rest is too short for them.
     pub(crate) fn expect(&self, count: u64, size: usize) -> Result<usize, Fault> {
         let needed = count.saturating_mul(size as u64);
         match usize::try_from(needed) {

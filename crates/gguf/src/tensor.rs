@@ -136,7 +136,7 @@ impl<'a> Tensor<'a> {
     /// The elements of some rows.
     ///
     /// # Shapes
-    /// `out` has as many rows as are asked for, each of `row_length`.
+    /// `out` has as many rows as the range, each of `row_length`.
     pub fn dequantise_rows(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), GgufError> {
         let (path, name) = (|| self.path.to_owned(), || self.info.name.clone());
         let kind = self.info.kind;

@@ -169,8 +169,8 @@ impl ModelConfig {
         }
     }
 
-    /// Far beyond any model, close enough that counting never overflows and that a mistyped
-    /// number is refused before memory is asked for.
+    /// Far beyond any model, close enough that counting never overflows and that a mistyped number is refused before
+    /// memory is allocated.
     const BOUNDS: [Bound; 9] = [
         ("vocab_size", |c| c.vocab_size, 1 << 24),
         ("d_model", |c| c.d_model, 1 << 20),

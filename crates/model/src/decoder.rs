@@ -35,8 +35,8 @@ impl Decoder {
         Ok(Self::declare(config, Weights::fresh(seed, device)))
     }
 
-    /// A model with given parameters: `stored` is asked for each by name and shape, and what it does
-    /// not know starts fresh.
+    /// A model with given parameters: `stored` is called for each with its name and shape; parameters that it does not
+    /// know start fresh.
     pub fn stored(
         config: &ModelConfig,
         stored: Stored,
@@ -183,7 +183,7 @@ impl Decoder {
         Ok((hidden, extra_loss))
     }
 
-    /// Rejects a cache that a pass cannot continue.
+    /// Refuses a cache that a pass cannot continue.
     fn check_cache(
         &self,
         cache: &Cache,

@@ -170,7 +170,7 @@ impl Yarn {
     }
 }
 
-/// What is rejected: the value, and why.
+/// What is refused: the value, and why.
 type Refused = (String, &'static str);
 
 fn ensure(holds: bool, value: String, why: &'static str) -> Result<(), Refused> {
@@ -182,7 +182,7 @@ fn positive(value: f64) -> Result<(), Refused> {
 }
 
 impl RopeScaling {
-    /// Rejects settings that make no frequencies.
+    /// Refuses settings that make no frequencies.
     pub(crate) fn check(&self, head_dim: usize, theta: f64) -> Result<(), Refused> {
         let stretch = |factor: f64| {
             let holds = factor.is_finite() && factor >= 1.0;

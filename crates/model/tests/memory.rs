@@ -73,11 +73,10 @@ fn step(decoder: &Decoder, time: u32) -> usize {
     peak(train)
 }
 
-/// A source or stream is read by every later sub-layer, so a copy for each reader would make
-/// memory grow with the square of the depth; sharing it keeps memory linear. What is counted is
-/// what 63 more tokens take: the gradients of the parameters and autodiff's notes on its
-/// operations, a few kilobytes for each reader and source, are there for one token too and say
-/// nothing about copies.
+/// A source or stream is read by every later sub-layer, so a copy for each reader would make memory grow with the
+/// square of the depth; one copy for all keeps it linear. What is counted is what 63 more tokens take: the gradients of
+/// the parameters and autodiff's notes on its operations, a few kilobytes for each reader and source, exist for one
+/// token too and say nothing about copies.
 #[test]
 fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);

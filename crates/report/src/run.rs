@@ -1,4 +1,4 @@
-//! Run folders as data: what `hadal train` left in them, read without locking or changing anything.
+//! Run folders as data: the files of `hadal train`, read without locking or changing anything.
 //!
 //! A run that is being written can be read at any time: a last line that is not whole yet is left out.
 
@@ -97,7 +97,7 @@ pub struct EvaluationPoint {
     pub exact_match: Option<f64>,
 }
 
-/// A line of `metrics.jsonl`. What is not a finite number is `null` there.
+/// A line of `metrics.jsonl`. Numbers that are not finite are `null` there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Metric {

@@ -1,7 +1,7 @@
 //! One stream to which every sub-layer adds: the module of PreNorm, LayerNorm Scaling, PostNorm, DeepNorm, Mix-LN and
 //! Sandwich.
 //!
-//! They differ in where their norms stand. At sub-layer l
+//! They differ in the places of their norms. At sub-layer l
 //!
 //! `x' = after_l(carry_l x + write_l(sub_l(scale_l before_l(x))))`
 //!
@@ -56,7 +56,7 @@ impl AdditiveSite {
 }
 
 impl Additive {
-    /// With one norm for each sub-layer, which `site` puts in its place, and none in front of the head.
+    /// One norm for each sub-layer, which `site` puts in its place, and none before the head.
     pub(crate) fn new(
         dimensions: &Dimensions,
         weights: &mut Weights,
@@ -71,7 +71,7 @@ impl Additive {
         }
     }
 
-    /// The same with a norm in front of the head.
+    /// The same with a norm before the head.
     pub(crate) fn with_final_norm(self, dimensions: &Dimensions, weights: &mut Weights) -> Self {
         Self { final_norm: Some(final_norm(dimensions, weights)), ..self }
     }

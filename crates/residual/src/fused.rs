@@ -39,7 +39,7 @@ pub struct FusedOptions<'a> {
 /// The way from one present sub-layer to the next: from a write to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Junction {
-    /// The sub-layer that wrote; none in front of the first one.
+    /// The sub-layer that wrote; `None` before the first one.
     pub from: Option<Site>,
     /// What reads next.
     pub to: Place,
@@ -59,7 +59,7 @@ pub(crate) fn join_any(mut parts: Vec<Tensor<1>>, device: &Device) -> Tensor<1> 
     }
 }
 
-/// The gain of the norm in front of a reader.
+/// The gain of the norm before a reader.
 pub(crate) fn gain(norms: &[RmsNorm], final_norm: &RmsNorm, reader: Place) -> Tensor<1> {
     match reader {
         Place::Site(site) => norms[site.index].gain(),

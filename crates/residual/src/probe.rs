@@ -56,7 +56,7 @@ impl Signal {
 pub enum Place {
     /// At a sub-layer.
     Site(Site),
-    /// At the read-out in front of the head.
+    /// At the read-out before the head.
     Out,
 }
 

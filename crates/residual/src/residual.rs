@@ -33,12 +33,12 @@ impl<Ticket> Read<Ticket> {
 /// Nothing here mixes tokens: what flows through depth at a token depends on that token alone. So
 /// one implementation serves training, prefill and one-token decoding, and no policy needs a cache.
 pub trait Residual: Module {
-    /// What flows through depth. It is moved, never shared.
+    /// What flows through depth. It has one owner and is moved.
     type State;
     /// Travels from a site's read to its write.
     type Ticket;
 
-    /// The state in front of the first sub-layer.
+    /// The state before the first sub-layer.
     ///
     /// # Shapes
     /// - `embedding`: `[B, T, d]`

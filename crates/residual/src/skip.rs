@@ -98,7 +98,7 @@ impl Skipping {
         }
     }
 
-    /// Rejects numbers that make no rule.
+    /// Refuses numbers that make no rule.
     pub(crate) fn check(
         &self,
         policy: &dyn PolicyConfig,
@@ -189,7 +189,7 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 pub(crate) struct Verdict {
     /// The tokens that run; `None` for all.
     pub(crate) route: Option<Route>,
-    /// What is to be subtracted from the magnitude of each gate, `[B, T, 1]`.
+    /// What to subtract from the magnitude of each gate, `[B, T, 1]`.
     pub(crate) taken_off: Option<Tensor<3>>,
 }
 

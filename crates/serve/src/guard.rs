@@ -44,7 +44,7 @@ impl Hosts {
     }
 }
 
-/// Rejects foreign names and adds headers to every answer.
+/// Refuses foreign names and adds headers to every answer.
 pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let mut response = match host {
@@ -68,7 +68,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: N
     response
 }
 
-/// Why writing is rejected, if it is.
+/// Why writing is refused, if it is.
 pub(crate) fn refuse_write(
     token: Option<&str>,
     headers: &HeaderMap,

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Longer notes are rejected, and only this much of a file is shown.
+/// Longer notes are refused, and only this much of a file is shown.
 pub(crate) const LONGEST: usize = 4000;
 
 /// The note; empty if there is none.

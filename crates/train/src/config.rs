@@ -27,7 +27,7 @@ pub struct RunConfig {
     /// The residual policy.
     #[serde(default)]
     pub residual: ResidualConfig,
-    /// Skipping sub-layers. Left out of files unless it is used, so that older runs go on.
+    /// Skipping sub-layers. Left out of files unless it is used, so that older runs can continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<SkipConfig>,
     /// What to learn from.
@@ -42,10 +42,10 @@ pub struct RunConfig {
     /// How progress is measured.
     #[serde(default)]
     pub eval: EvalConfig,
-    /// Looking into the model on the way. Left out of files unless it is used, so that older runs go on.
+    /// Looking into the model during training. Left out of files unless it is used, so that older runs can continue.
     #[serde(default, skip_serializing_if = "DiagnoseConfig::is_default")]
     pub diagnose: DiagnoseConfig,
-    /// Text written on the way.
+    /// Text written during training.
     #[serde(default)]
     pub sample: SampleConfig,
     /// What the backward pass keeps and what it computes again.
@@ -103,7 +103,7 @@ impl Default for EvalConfig {
     }
 }
 
-/// Looking into the model on the way.
+/// Looking into the model during training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiagnoseConfig {
@@ -125,7 +125,7 @@ impl DiagnoseConfig {
     }
 }
 
-/// Text written on the way.
+/// Text written during training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SampleConfig {
@@ -176,7 +176,7 @@ impl Default for MemoryConfig {
 }
 
 impl MemoryConfig {
-    /// As the model takes it.
+    /// The settings in the form that the model takes.
     pub fn memory(&self) -> Memory {
         let kept_share = self.inversion.then_some(self.fallback);
         Memory { kept_share, recompute: self.recompute }
@@ -196,7 +196,7 @@ pub enum OnFailure {
     /// Stop before the parameters are touched.
     #[default]
     Stop,
-    /// Leave the step out and go on with the next data.
+    /// Leave the step out and continue with the next data.
     Skip,
     /// Go back to the last checkpoint and continue after the data that failed.
     Rollback,

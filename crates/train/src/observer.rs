@@ -58,7 +58,7 @@ pub trait Observer {
     fn evaluated(&mut self, _step: u64, _evaluation: &Evaluation) {}
     /// After every sample.
     fn sampled(&mut self, _step: u64, _text: &str) {}
-    /// When the settings want the model to be looked into. Training goes on the same whatever this does.
+    /// When the settings want the model to be looked into. Training is the same whatever this does.
     fn diagnose(&mut self, midway: &Midway<'_>) {
         self.recovered(&format!("step {}: no diagnosis: this program has none", midway.step));
     }

@@ -1,4 +1,4 @@
-//! What a run came to: `outcome.json`, written when the last step is done.
+//! The result of a run: `outcome.json`, written when the last step is done.
 //!
 //! Everything but the memory is computed from the metrics, which hold each step once, however often the
 //! run was interrupted; so nothing of it is part of the state, and no bit of a run depends on it.

@@ -85,7 +85,7 @@ fn write_json(value: &impl Serialize, path: &Path) -> Result<(), FileError> {
     write_whole(path, pretty_json(path, value)?)
 }
 
-/// `w.`, `m.` and `v.` in front of a parameter's name: its values and two running means.
+/// `w.`, `m.` and `v.` before a parameter's name: its values and two running means.
 fn write_state(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), FileError> {
     let mut bytes = Vec::new();
     for (name, values) in decoder.parameters() {

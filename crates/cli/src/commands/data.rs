@@ -43,11 +43,10 @@ impl Data {
 }
 
 /// Tokenise text into shards that training reads
-///
-/// An input is a file (.txt or .jsonl, plain or as .gz or .zst, or .parquet), a directory with such
-/// files, or a Hugging Face dataset as `owner/name[@revision][:folder]`. Documents of a .txt file are
-/// separated by <|endoftext|>. A preparation that was killed goes on when the same command is run again;
-/// the result is the same, byte for byte, and does not depend on the number of threads.
+/// An input is a file (.txt or .jsonl, plain or as .gz or .zst, or .parquet), a directory with such files, or a Hugging
+/// Face dataset as `owner/name[@revision][:folder]`. Documents of a .txt file are separated by <|endoftext|>. A
+/// preparation that was killed continues when the same command is run again; the result is the same, byte for byte, and
+/// does not depend on the number of threads.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

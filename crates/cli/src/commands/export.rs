@@ -16,7 +16,7 @@ use std::process::ExitCode;
 ///
 /// Prenorm and lns models with swiglu become a Llama, Mistral, Qwen2 or Qwen3, depending on their parts. For
 /// transformers any other model is written with its own code, modeling_hadal.py (load it with trust_remote_code=True);
-/// llama.cpp has nothing like it, so it is rejected. Nothing is ever overwritten. docs/export.md has the details.
+/// llama.cpp has nothing like it, so it is refused. Nothing is ever overwritten. docs/export.md has the details.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

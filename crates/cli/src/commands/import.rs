@@ -18,7 +18,7 @@ const FLOAT: u64 = 4;
 /// SOURCE is a directory with a Llama, Mistral, Qwen2 or Qwen3 (config.json, safetensors), a GGUF file of these, or the
 /// name of a model on the hub. The other commands read such directories and GGUF files directly; import a model to
 /// keep, change or train it. Weights go from file to file one at a time, and what would not be computed exactly is
-/// rejected.
+/// refused.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! `hadal import` from the disk, and what it rejects.
+//! `hadal import` from the disk, and what it refuses.
 
 use crate::support::*;
 use std::fs;

@@ -145,7 +145,7 @@ fn the_largest_config_is_counted_without_wrapping() {
             "max_seq_len": max_seq_len
         }));
         let run = inspect(&path, &["--json"]);
-        // Rejecting it would be as good.
+        // Refusing it would be as good.
         (run.code == 0).then(|| run.json()["cost"]["forward_flops_per_token"].as_f64().unwrap())
     };
     let (short, long) = (flops(1), flops(1 << 30));

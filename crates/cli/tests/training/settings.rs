@@ -1,4 +1,4 @@
-//! Settings, presets and the dial: what is rejected, what is printed, what decides the bits.
+//! Settings, presets and the dial: what is refused, what is printed, what decides the bits.
 
 use crate::support::*;
 use std::fs;

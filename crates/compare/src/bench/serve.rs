@@ -1,4 +1,4 @@
-//! The worker's side: one model, and a step whenever one is asked for.
+//! The worker's side: one model, and a step for each request.
 
 use super::decode::Decoding;
 use super::error::BenchError;

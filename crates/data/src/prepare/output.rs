@@ -104,7 +104,7 @@ impl Output {
         Ok(Found::Nothing)
     }
 
-    /// Rejects a mix of two preparations.
+    /// Refuses a mix of two preparations.
     pub(super) fn same(&self, found: &Manifest, plan: &Manifest) -> Result<(), DataError> {
         match found.differences(plan) {
             differences if differences.is_empty() => Ok(()),

@@ -56,7 +56,7 @@ pub struct Example {
 }
 
 impl Example {
-    /// Next-token prediction over a sequence whose answers stand at these positions, padded.
+    /// Next-token prediction over a sequence with answers at these positions, padded.
     fn next_token(sequence: &[u32], answers: &[usize], length: usize) -> Self {
         let mut input = vec![PADDING; length];
         let mut target = vec![PADDING; length];

@@ -1,4 +1,4 @@
-//! Any bytes are read or rejected; what is read can be dequantised.
+//! Any bytes are read or refused; what is read can be dequantised.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Files that lie: each is rejected, by name.
+//! Files that lie: each is refused, by name.
 
 use crate::support::{Raw, golden, read_all};
 use hadal_gguf::{Gguf, GgufError};

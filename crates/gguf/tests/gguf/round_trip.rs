@@ -1,4 +1,4 @@
-//! What the writer does besides writing: it rejects, it replaces whole files, it leaves nothing unfinished.
+//! What the writer does besides writing: it refuses, it replaces whole files, it leaves nothing unfinished.
 
 use hadal_gguf::{Array, Gguf, Metadata, TensorInfo, TensorType, Value, WriteError, Writer};
 use std::fs;

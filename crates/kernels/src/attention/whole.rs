@@ -26,7 +26,7 @@ pub(super) struct Attention {
     recompute: bool,
 }
 
-/// What the forward pass computes on the way.
+/// Intermediate results of the forward pass.
 struct Intermediates {
     projected: Projected<Vec<f32>>,
     mixed: Vec<f32>,

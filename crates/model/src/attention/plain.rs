@@ -172,7 +172,7 @@ impl Attention {
         let [batch, _, time, _] = queries.dims();
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
         let group = self.heads / kv;
-        // Query heads that share a key head become rows of one product, so keys are not repeated.
+        // Query heads with the same key head become rows of one product, so keys are not repeated.
         let rows = [batch, kv, group * time, head_dim];
         let by_token = [batch, kv, group, time, head_dim];
 

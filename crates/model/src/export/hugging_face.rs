@@ -262,7 +262,7 @@ fn weights(
             None => Ok(values),
         }
     };
-    // `transformers` rejects a file that does not say where it comes from.
+    // `transformers` refuses a file that does not say where it comes from.
     let about = [("format".to_owned(), "pt".to_owned())].into();
     match write_streamed(path, &streamed, Some(about), &mut read, progress) {
         Ok(()) => Ok(path.into()),

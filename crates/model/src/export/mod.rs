@@ -1,7 +1,7 @@
 //! Writing models for other tools: Hugging Face directories and GGUF files.
 //!
 //! Elsewhere, prenorm models, and lns with its scales folded into the gains, are Llamas, Mistrals or Qwens, depending
-//! on their parts. For `transformers` every other model brings its own code, `modeling_hadal.py`; llama.cpp rejects it.
+//! on their parts. For `transformers` every other model brings its own code, `modeling_hadal.py`; llama.cpp refuses it.
 //! Tensors are read, converted and written one by one.
 
 mod gguf;

@@ -85,7 +85,7 @@ const FAMILIES: [Family; 4] = [
     },
 ];
 
-/// Reads a Hugging Face config. What we do not compute exactly is rejected, never ignored.
+/// Reads a Hugging Face config. What we do not compute exactly is refused, never ignored.
 pub(crate) fn describe(json: &Value) -> Result<Imported, Reason> {
     let family = Family::of(json)?;
     if let Some(quantised) = present(json, "quantization_config") {

@@ -25,7 +25,7 @@ const KNOWN: [(&str, Architecture); 3] = [
     ("qwen3", Architecture::Qwen3),
 ];
 
-/// Keys of an architecture that are read, or that do not affect what is computed. Any other is rejected.
+/// Keys of an architecture that are read, or that do not affect what is computed. Any other is refused.
 const KEYS: [&str; 21] = [
     "block_count",
     "context_length",

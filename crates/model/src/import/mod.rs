@@ -1,7 +1,7 @@
 //! Models of other makers: Hugging Face directories and GGUF files, read as our prenorm models.
 //!
 //! A [`WeightSource`] answers by its own names; the code that asks also reads our checkpoints. What would not be
-//! computed exactly is rejected by name, never ignored.
+//! computed exactly is refused by name, never ignored.
 
 mod family;
 mod gguf;

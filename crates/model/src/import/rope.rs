@@ -119,7 +119,7 @@ fn agree(parameters: &Value, scaling: &Value) -> bool {
     })
 }
 
-/// A config with a senseless factor is rejected later, for the factor itself and not for what follows from it.
+/// A config with a senseless factor is refused later, for the factor itself and not for what follows from it.
 fn stretched(length: usize, factor: f64) -> usize {
     (length as f64 * factor.max(1.0)).round() as usize
 }

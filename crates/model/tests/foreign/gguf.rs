@@ -212,7 +212,7 @@ fn tensors_that_do_not_fit_are_listed() {
     let error = missing.refused();
     assert!(error.contains("missing: blk.1.ffn_up.weight [24, 16]"), "{error}");
     assert!(error.contains("unexpected: blk.9.extra.weight"), "{error}");
-    // Our writer rejects values that are not finite, so the number is spoilt in the file.
+    // Our writer refuses values that are not finite, so the number is spoilt in the file.
     let mut spoilt = draft("llama", "llama");
     let tensor = spoilt.tensors.iter_mut().find(|(name, ..)| name == "blk.1.attn_v.weight");
     let mark: f32 = 1.234_567e33;

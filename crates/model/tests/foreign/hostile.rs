@@ -1,4 +1,4 @@
-//! Directories that contradict themselves are rejected with a message that says where.
+//! Directories that contradict themselves are refused with a message that says where.
 
 use crate::support::{copy_of, set};
 use hadal_model::{Device, convert, load};

@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
 
-/// A tensor as it lies in a file.
+/// A tensor as it is in a file.
 struct Entry {
     name: String,
     dtype: Dtype,

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 pub enum MultiGateKind {
     /// Each stream decides for itself.
     Independent,
-    /// Streams and a forget logit share one softmax.
+    /// Streams and a forget logit compete in one softmax.
     #[default]
     Competitive,
 }
@@ -355,7 +355,7 @@ impl MultiGate {
 impl Residual for MultiGate {
     /// At most n streams; fewer while they are being filled.
     type State = Vec<Source>;
-    /// Nothing while streams are being filled.
+    /// `None` while streams are being filled.
     type Ticket = Option<Opening>;
 
     fn open(&self, embedding: Tensor<3>) -> Vec<Source> {

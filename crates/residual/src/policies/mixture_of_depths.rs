@@ -149,7 +149,7 @@ fn ends_block(site: Site) -> bool {
 
 impl Residual for MixtureOfDepths {
     type State = Stream;
-    /// Nothing in blocks that are not routed.
+    /// `None` in blocks that are not routed.
     type Ticket = Option<Choice>;
 
     fn open(&self, embedding: Tensor<3>) -> Stream {

@@ -20,7 +20,7 @@ const TEMPERATURES: usize = 2048;
 
 /// What was seen of the two lanes.
 pub(crate) struct Lanes {
-    /// By sub-layer.
+    /// Alpha by sub-layer.
     alphas: Vec<f64>,
     log_gain: f64,
     gains: Vec<Spread>,

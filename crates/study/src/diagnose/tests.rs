@@ -265,7 +265,7 @@ fn even_attention_gives_the_first_token_its_share() {
 
 #[test]
 fn a_head_that_looks_at_the_first_token_is_a_sink() {
-    // Keys agree with queries for the token that stands first, and for it alone; most rotary pairs are slow.
+    // Keys agree with queries for the first token, and for it alone; most rotary pairs are slow.
     let config = ModelConfig { rope_theta: 1e30, ..config("prenorm", 1) };
     let first = 7u32;
     let decoder = model(&config, |name, shape| match name {

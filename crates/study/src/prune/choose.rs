@@ -179,7 +179,7 @@ impl Options {
                 "greedy choice measures what is left after each cut; choose --score loss or kl, or --method one-shot",
             ));
         }
-        // Rejected before anything is measured.
+        // Refused before anything is measured.
         self.budget.count(1, 1).map(drop)
     }
 

@@ -64,7 +64,7 @@ impl Source {
         Ok(Self { path, kind, files })
     }
 
-    /// Rejects a model whose files have changed since the other look at it.
+    /// Refuses a model whose files have changed since the other look at it.
     pub(super) fn same_as(&self, other: &Self, since: &'static str) -> Result<(), PruneError> {
         let differs = |file: &&FileHash| !other.files.contains(file);
         let changed = self

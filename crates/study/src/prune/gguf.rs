@@ -97,7 +97,7 @@ fn blocks_by_name(file: &Gguf) -> BTreeSet<usize> {
     file.tensors().filter_map(|tensor| Some(split(tensor.info().name())?.0)).collect()
 }
 
-/// Rejects files that cannot be cut, or not without shifting something else.
+/// Refuses files that cannot be cut, or not without shifting something else.
 fn check(file: &Gguf, architecture: &str, map: &Renumbering) -> Result<(), String> {
     let metadata = file.metadata();
     let number = |key: &str| metadata.find::<u64>(key).ok().flatten();

@@ -97,7 +97,7 @@ fn fate(name: &str, map: &Renumbering) -> Fate {
     }
 }
 
-/// Rejects files whose blocks are not those of the config, or in which something else has layers too.
+/// Refuses files whose blocks are not those of the config, or in which something else has layers too.
 fn check_names(names: &[String], map: &Renumbering) -> Result<(), String> {
     let found: BTreeSet<usize> = names.iter().filter_map(|name| Some(split(name)?.1)).collect();
     if found != (0..map.blocks()).collect() {

@@ -13,7 +13,7 @@ pub(super) struct Renumbering {
 }
 
 impl Renumbering {
-    /// Rejects parts that do not exist, and cuts that leave nothing.
+    /// Refuses parts that do not exist, and cuts that leave nothing.
     pub(super) fn new(blocks: usize, remove: &[Part]) -> Result<Self, PruneError> {
         if let Some(&part) = remove.iter().find(|part| part.block() >= blocks) {
             return Err(PruneError::NoSuchPart { part, blocks });

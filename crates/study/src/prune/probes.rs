@@ -71,7 +71,7 @@ pub struct SampleText {
     pub cut: String,
 }
 
-/// A model, and the mode that it is asked in.
+/// A model, and the mode in which it is asked.
 pub(super) type Asked<'a> = (&'a Decoder, &'a StepMode);
 
 /// Asks both models everything.
@@ -146,7 +146,7 @@ fn continued(
     let mut session = Session::new(model.0, Variant::in_mode(model.1))?;
     let carry_on = |_| ControlFlow::Continue(());
     let generated = generate(&mut session, &ids, &limits, &mut sampler, carry_on)?;
-    // Whether a word begins with a space depends on what stands before it.
+    // Whether a word begins with a space depends on what comes before it.
     let (whole, before) =
         (tokenizer.decode(&[ids.as_slice(), &generated.tokens].concat())?, tokenizer.decode(&ids)?);
     Ok(whole.strip_prefix(&before).map(str::to_owned).unwrap_or(whole))

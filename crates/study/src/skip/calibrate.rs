@@ -52,7 +52,7 @@ impl Aim {
         }
     }
 
-    /// Rejects what the model does not take, before any data is read.
+    /// Refuses what the model does not take, before any data is read.
     pub(super) fn try_on(&self, decoder: &Decoder) -> Result<(), SkipError> {
         let groups = self.scope.groups(2 * decoder.config().n_layers);
         Ok(decoder.clone().set_skipping(Some(self.skipping(&vec![0.0; groups.len()])))?)
@@ -184,7 +184,7 @@ impl Calibrated {
     }
 }
 
-/// Rejects a directory that is not empty.
+/// Refuses a directory that is not empty.
 pub fn check_free(out: &Path) -> Result<(), SkipError> {
     let occupied = fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
     if occupied || out.is_file() {

@@ -36,7 +36,7 @@ pub enum SkipError {
         "the loss is {loss}: the model's numbers overflow, and no threshold of it would mean anything"
     )]
     NotFinite { loss: f64 },
-    /// A model is to be written over something else.
+    /// A model would be written over something else.
     #[error("{} is not empty; name another directory with --out, or --write to change a model in place", path.display())]
     Occupied { path: PathBuf },
     /// There is no finished model to change.

@@ -62,7 +62,7 @@ pub struct CalibrationReport {
     pub name: String,
     /// Its residual policy, with the thresholds.
     pub residual: String,
-    /// What was asked for.
+    /// The requested rate.
     pub rate: f64,
     /// Which sub-layers have a threshold in common.
     pub scope: SkipPer,
@@ -78,11 +78,11 @@ pub struct CalibrationReport {
     pub tokens: u64,
     /// How often all of them were read to get there.
     pub rounds: usize,
-    /// What is skipped of them.
+    /// What tokens skip of them.
     pub skipped: Shares,
     /// The model as it was, on the same data.
     pub before: Quality,
-    /// What was skipped of the data then.
+    /// What tokens skipped of the data then.
     pub before_skipped: Shares,
     /// The model with its thresholds.
     pub after: Quality,

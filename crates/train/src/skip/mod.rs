@@ -60,7 +60,7 @@ pub(crate) struct Skipper {
 }
 
 impl Skipper {
-    /// `None` if the run has no section `[skip]`. Rejects what the model cannot do.
+    /// `None` if the run has no section `[skip]`. Refuses what the model cannot do.
     pub(crate) fn new(
         config: &RunConfig,
         model: &ModelConfig,

@@ -74,7 +74,7 @@ impl Scopes {
         self.of_site[site].filter(|_| inner || !protected)
     }
 
-    /// The highest rate that can be asked for.
+    /// The highest possible rate.
     pub(super) fn most(&self) -> f64 {
         1.0 / self.factors.iter().fold(1.0, |a: f64, &b| a.max(b))
     }
