@@ -1,4 +1,4 @@
-//! Writes any model that can be read as one of our directories, without ever holding it in memory as a whole.
+//! Writes any readable model as one of our directories, without ever holding all of it in memory.
 
 use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS};
 use crate::config::ModelConfig;

@@ -39,7 +39,7 @@ pub struct Aim {
 }
 
 impl Aim {
-    /// The model's own values for options that are not given.
+    /// Takes the model's own values for options that are not given.
     pub(super) fn of(rate: f64, options: &Options, decoder: &Decoder) -> Self {
         let own = decoder.config().residual.skipping();
         let shrink = own.as_ref().map_or(0.0, |own| own.shrink);

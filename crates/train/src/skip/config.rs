@@ -117,8 +117,8 @@ fn hundred() -> u64 {
 
 /// Slow enough for long runs.
 const ETA: f64 = 0.01;
-/// In short runs, too, a threshold must be able to move: with an error of a quarter it changes by a factor of `exp(25 /
-/// 4)` over the whole run.
+/// In short runs, too, a threshold must be able to move: with an error of a quarter it changes by a factor of
+/// `exp(25 / 4)` over the whole run.
 const ETA_OF_RUN: f64 = 25.0;
 
 impl SkipConfig {
