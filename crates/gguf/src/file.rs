@@ -47,7 +47,7 @@ impl Gguf {
         Self::new(path, Contents::Mapped(map))
     }
 
-    /// Reads a file that is already in memory; errors name it `path`.
+    /// Reads a file that is already in memory; `path` is its name in errors.
     ///
     /// ```
     /// use hadal_gguf::Gguf;

@@ -132,7 +132,7 @@ impl Tokenizer {
         found.filter(|file| file.exists()).map(|file| Self::from_file(&file)).next().transpose()
     }
 
-    /// Reads the contents of a `tokenizer.json`; errors name it `path`.
+    /// Reads the contents of a `tokenizer.json`; `path` is its name in errors.
     pub fn from_bytes(path: &Path, content: &[u8]) -> Result<Self, TokenizerError> {
         let malformed =
             |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
