@@ -22,7 +22,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// What was typed makes no sense, or names what cannot be used: exit code 2.
+    /// The command line makes no sense, or names what cannot be used: exit code 2.
     pub(crate) fn usage(message: impl ToString) -> Self {
         Self { code: 2, message: message.to_string() }
     }
@@ -32,7 +32,7 @@ impl Failure {
         Self { code: 1, message: message.to_string() }
     }
 
-    /// A panic: ours to mend, not the user's. Nothing if it will become an ordinary error, as those of libraries that
+    /// A panic: ours to mend, not the user's. `None` if it will become an ordinary error, as panics of libraries that
     /// read broken files do.
     pub(crate) fn bug(panic: &PanicHookInfo) -> Option<Self> {
         if hadal_model::is_guarded() {
@@ -43,19 +43,19 @@ impl Failure {
         Some(Self::failed(format!("this is a bug in hadal, please report it: {text}{place}")))
     }
 
-    /// Prints the message and says how to exit.
+    /// Prints the message and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let (red, plain) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        // There is no one left to tell if stderr is gone.
+        // There is nowhere to report to if stderr is gone.
         let _ = writeln!(io::stderr(), "{red}error{plain}: {}", self.message);
         ExitCode::from(self.code)
     }
 }
 
-/// An error that knows whose it is to mend.
+/// An error that knows whether the user or we must mend it.
 pub(crate) trait Blame: ToString {
-    /// Whether what was typed makes no sense or names what cannot be used, rather than having gone wrong on the way.
+    /// Whether the command line makes no sense or names what cannot be used, rather than something failing on the way.
     fn is_usage(&self) -> bool;
 }
 
@@ -89,7 +89,7 @@ impl<E: Blame> From<E> for Failure {
     }
 }
 
-/// A closed pipe is how `| head` says that it has seen enough; any other trouble is a failure.
+/// A closed pipe means that `| head` has seen enough; any other trouble is a failure.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

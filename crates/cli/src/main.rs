@@ -1,4 +1,4 @@
-//! The `hadal` command line: what was typed, what it means, one library call, what is shown.
+//! The `hadal` command line: parse, make one library call, show the result.
 
 mod commands;
 mod failure;

@@ -1,5 +1,5 @@
-//! The allocator. Training takes and returns the same large buffers in every step; giving their pages back
-//! to the system in between and faulting them in again would cost a tenth of the time.
+//! The allocator. Training allocates and frees the same large buffers in every step; giving their pages back to the
+//! system in between and faulting them in again would cost a tenth of the time.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -30,7 +30,7 @@ pub(crate) fn read_shape(path: &Path) -> Result<Shape, Failure> {
     read_model(path).map(|model| Shape::Whole(Box::new(model)))
 }
 
-/// What of a run's settings describes its model.
+/// The part of a run's settings that describes its model.
 #[derive(Deserialize)]
 struct RunModel {
     model: ModelSection,

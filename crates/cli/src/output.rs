@@ -43,14 +43,14 @@ impl Table {
     }
 }
 
-/// Shows on stderr that something takes its time; invisible when nobody looks.
+/// A spinner on stderr for work that takes time; invisible off a terminal.
 pub(crate) fn spinner(message: String) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(message);
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }
 
-/// A bar on stderr that looks like the template; invisible when nobody looks.
+/// A bar on stderr that looks like the template; invisible off a terminal.
 pub(crate) fn bar(template: &str) -> ProgressBar {
     let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template(template);

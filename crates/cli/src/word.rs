@@ -1,4 +1,4 @@
-//! Words on the command line that a library knows by their names in files.
+//! Command-line words that have the names of a library's values in files.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;

@@ -13,10 +13,10 @@ pub enum CompareError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The suite is not TOML, or one of its keys holds something else than it should.
+    /// The suite is not TOML, or one of its keys has a wrong value.
     #[error("{origin}: {reason}")]
     Malformed { origin: String, reason: String },
-    /// The suite asks for what is no fair comparison, or none at all.
+    /// The suite describes no comparison, or no fair one.
     #[error("{origin}: {field} {problem}")]
     Refused { origin: String, field: String, problem: String },
     /// A setting makes no run.
@@ -55,7 +55,7 @@ pub enum CompareError {
 }
 
 impl CompareError {
-    /// Whether what was asked for makes no sense or cannot be started, rather than having gone wrong on the way.
+    /// Whether the request makes no sense or cannot be started, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::NotStarted { .. } | Self::Lost { .. } | Self::NoPace { .. } | Self::Run(_) => {

@@ -24,7 +24,7 @@ pub struct Task {
     pub run: PathBuf,
     /// Its settings, `a.toml`.
     pub settings: PathBuf,
-    /// What its process says.
+    /// The output of its process.
     pub log: PathBuf,
     /// Steps of the whole run.
     pub steps: u64,
@@ -32,7 +32,7 @@ pub struct Task {
     pub work: f64,
 }
 
-/// What a process is asked to do.
+/// What a process should do.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<'a> {
     /// Begin a run.
@@ -54,11 +54,11 @@ pub enum Start<'a> {
 pub enum End {
     /// All steps are done.
     Done,
-    /// It was done before.
+    /// It was done before this call.
     DoneBefore,
-    /// It failed or diverged, and said this at last.
+    /// It failed or diverged, with this last message.
     Failed(String),
-    /// It was stopped and can go on.
+    /// It was stopped and can be resumed.
     Stopped,
 }
 
@@ -75,7 +75,7 @@ pub struct Progress {
     pub running: Vec<(String, u64, u64)>,
 }
 
-/// Who is told how it goes.
+/// Receives reports on how a suite goes.
 pub trait Watch {
     /// Every now and then.
     fn progress(&mut self, _progress: &Progress) {}
@@ -92,14 +92,14 @@ pub struct Lanes {
     pub threads: usize,
 }
 
-/// How often processes are looked after.
+/// How often processes are checked.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a run may be held by somebody else: the processes of a suite that was killed need a step
-/// and a checkpoint to notice.
+/// How long another process may hold a run: the processes of a suite that was killed need a step and a checkpoint to
+/// notice.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Makes the runs that are not done yet, in order. `command` makes the command of a process, to which
-/// are added its pipes and the number of threads. Setting `stop` stops them all.
+/// Makes the runs that are not done yet, in order. `command` makes the command of a process; its pipes and the number
+/// of threads are added here. Setting `stop` stops them all.
 pub(crate) fn execute(
     tasks: &[Task],
     lanes: Lanes,
@@ -130,7 +130,7 @@ pub(crate) fn execute(
         {
             let since = since.unwrap_or_else(Instant::now);
             match status(&tasks[index].run) {
-                // The lock says who is at work, whatever else is there.
+                // The lock shows whether a process is at work, whatever else is there.
                 Status::Running if since.elapsed() < PATIENCE => held.push((index, Some(since))),
                 Status::Running => {
                     let said = "another process is at work in its folder";
@@ -178,7 +178,7 @@ impl Pool<'_> {
         Ok(())
     }
 
-    /// Lets all leashes go: whoever is at work saves and stops.
+    /// Lets all leashes go: processes at work save and stop.
     fn let_go(&mut self) {
         for (_, child) in &mut self.running {
             drop(child.stdin.take());
@@ -238,12 +238,12 @@ impl Pool<'_> {
     }
 }
 
-/// Whoever leaves early takes the processes along: they save and stop.
+/// Leaving early takes the processes along: they save and stop.
 impl Drop for Pool<'_> {
     fn drop(&mut self) {
         self.let_go();
         for (_, child) in &mut self.running {
-            // It may have ended by itself, which is just as well.
+            // It may have ended by itself, which is fine.
             let _ = child.wait();
         }
     }

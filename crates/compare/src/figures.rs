@@ -4,7 +4,7 @@ use super::results::{Cell, Point, Results, RunResult, mean_curve};
 use super::suite::{Budget, Suite};
 use hadal_report::figure::{Axis, Bars, Figure, Line, Marks};
 
-/// Everything that has something to show.
+/// Every figure that has anything to show.
 pub(super) fn figures(results: &Results, suite: &Suite) -> Vec<Figure> {
     let mut figures = Vec::new();
     for depth in suite.each_depth() {

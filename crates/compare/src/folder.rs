@@ -29,7 +29,7 @@ pub struct SuiteFolder {
     _lock: File,
 }
 
-/// What must stay the same as long as a folder is used.
+/// What must stay the same while a folder is in use.
 #[derive(Serialize, Deserialize)]
 struct Promise {
     threads: usize,
@@ -76,8 +76,8 @@ impl SuiteFolder {
         self.path.join(SuiteTable::RUNS).join(name)
     }
 
-    /// Every run of the suite. For a budget of minutes the pace is measured first, once: whoever goes
-    /// on with a suite goes on with the same steps. `None` if that was stopped.
+    /// Every run of the suite. For a budget of minutes the pace is measured first, and only once: a resumed suite has
+    /// the same steps. `None` if that was stopped.
     pub fn plan(
         &self,
         suite: &Suite,
@@ -96,7 +96,7 @@ impl SuiteFolder {
         Ok(Some(plan))
     }
 
-    /// What is to be done for a plan.
+    /// The tasks of a plan.
     pub fn tasks(&self, plan: &[PlannedRun]) -> Result<Vec<Task>, CompareError> {
         plan.iter().map(|run| self.task(run, self.run(&run.name))).collect()
     }
@@ -116,7 +116,7 @@ impl SuiteFolder {
         })
     }
 
-    /// A run that is there already must be that of the plan.
+    /// An existing run must be the planned one.
     fn check(&self, planned: &PlannedRun) -> Result<(), CompareError> {
         let path = self.run(&planned.name);
         let file = path.join("config.toml");
@@ -150,7 +150,7 @@ impl SuiteFolder {
             return Ok(Some(pace));
         }
         let directory = self.path.join("pace");
-        // What is left of an earlier try was timed at another time.
+        // The rest of an earlier try was timed under other conditions.
         remove_directory(&directory)?;
         let tasks: Vec<Task> = pacers
             .iter()

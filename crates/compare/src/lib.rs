@@ -1,9 +1,8 @@
 //! Fair comparison: policies under one budget, seed by seed.
 //!
-//! A [`Suite`] says what is compared. Its runs are ordinary run folders, each made by a process of its
-//! own ([`compare()`]), and everything that is said about them is computed from what they left
-//! ([`Results`]). So a suite can be killed at any moment: running it again makes what is missing and
-//! comes to the same table.
+//! A [`Suite`] says what is compared. Its runs are ordinary run folders, each made by a process of its own
+//! ([`compare()`]), and all results are computed from the files that they leave ([`Results`]). So a suite can be killed
+//! at any moment: running it again makes the missing runs and gives the same table.
 //!
 //! All variants see the same tokens in the same order per seed, and start from the same draws: fresh
 //! values depend on the seed and the parameter's name alone (a policy may prescribe another scale),
@@ -33,8 +32,8 @@ use hadal_report::suite::SuiteTable;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-/// Makes all runs of a suite that are not done yet and writes `table.json`, `table.csv` and
-/// `results.json`, whatever became of the runs. `None` if it was stopped before there was a plan.
+/// Makes all runs of a suite that are not done yet and writes `table.json`, `table.csv` and `results.json`, however the
+/// runs ended. `None` if it was stopped before there was a plan.
 pub fn compare(
     suite: &Suite,
     folder: &SuiteFolder,

@@ -1,4 +1,4 @@
-//! What a suite comes to: every run with its settings, before anything is started.
+//! The plan of a suite: every run with its settings, before anything is started.
 
 use super::error::CompareError;
 use super::suite::{Budget, Suite, Variant};
@@ -15,7 +15,7 @@ pub struct PlannedRun {
     pub name: String,
     /// The variant.
     pub variant: String,
-    /// Blocks, where the suite goes through several numbers of them.
+    /// Blocks, if the suite goes through several numbers of them.
     pub depth: Option<usize>,
     /// The seed.
     pub seed: u64,
@@ -23,7 +23,7 @@ pub struct PlannedRun {
     pub steps: u64,
     /// Tokens of a step.
     pub tokens_per_step: u64,
-    /// FLOPs of a step, forward and backward, in the mean over the run: what is to be skipped costs nothing.
+    /// FLOPs of a step, forward and backward, as a mean over the run; what is to be skipped costs nothing.
     pub flops_per_step: f64,
     /// Parameters of its model.
     pub parameters: u64,
@@ -43,7 +43,7 @@ impl PlannedRun {
         self.flops_per_step * self.steps as f64
     }
 
-    /// The variant, at its depth.
+    /// The name of the variant at its depth.
     pub fn cell(&self) -> String {
         cell(&self.variant, self.depth)
     }
@@ -127,8 +127,8 @@ impl Suite {
             (_, Some(flops)) => (flops / run.flops_per_step, "budget.flops"),
             (_, None) => return Ok(None),
         };
-        // Rounded to the nearest, so that nobody is always the one who gets less; the baseline's own
-        // FLOPs are exactly its own steps.
+        // Rounded to the nearest, so that no variant always gets less; the baseline's own FLOPs are exactly its own
+        // steps.
         let steps = steps.round();
         if !(1.0..=1e15).contains(&steps) {
             let problem = format!("would give {} {steps} steps; write another amount", run.cell());

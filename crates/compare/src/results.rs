@@ -1,4 +1,4 @@
-//! What the runs of a suite came to, in numbers.
+//! The results of a suite's runs, in numbers.
 
 use super::error::CompareError;
 use super::execute::End;
@@ -14,10 +14,10 @@ use serde::Serialize;
 
 /// What is compared.
 pub(crate) const METRIC: &str = "validation loss";
-/// Of the bootstrap: the same runs give the same p-values.
+/// Seed of the bootstrap: the same runs give the same p-values.
 const RESAMPLING_SEED: u64 = 0;
 
-/// Everything that is known of a suite.
+/// All results of a suite.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
     /// The variant that the others are compared with.
@@ -41,7 +41,7 @@ pub struct Cell {
     pub variant: String,
     /// Its policy with all settings.
     pub policy: String,
-    /// Blocks, where the suite goes through several numbers of them.
+    /// Blocks, if the suite goes through several numbers of them.
     pub depth: Option<usize>,
     /// Parameters of its model.
     pub parameters: u64,
@@ -51,32 +51,32 @@ pub struct Cell {
     pub tokens: u64,
     /// FLOPs of each run, as planned.
     pub flops: f64,
-    /// FLOPs that runs came to, as counted.
+    /// FLOPs of the runs, as counted.
     pub spent_flops: Summary,
     /// Tokens that runs learnt from.
     pub spent_tokens: Summary,
-    /// Share of the FLOPs that can be skipped which were, over the last tenth of the steps, where there is skipping.
+    /// Share of the skippable FLOPs that were skipped over the last tenth of the steps, if there is skipping.
     pub skip_rate: Option<Summary>,
     /// Mean loss over the last tenth of the steps.
     pub train_loss: Summary,
-    /// At the end.
+    /// Validation loss at the end.
     pub validation_loss: Summary,
-    /// At the end, where there are answers.
+    /// Accuracy at the end, where there are answers.
     pub accuracy: Option<Summary>,
-    /// Medians of runs.
+    /// Medians of the runs.
     pub tokens_per_second: Summary,
-    /// Of the processes, in MB (10^6 bytes).
+    /// Peak memory of the processes, in MB (10^6 bytes).
     pub peak_rss_mb: Summary,
     /// Runs that count, and all of them.
     pub done: (usize, usize),
-    /// How it compares with the baseline at the same depth; nothing for the baseline itself.
+    /// How it compares with the baseline at the same depth; `None` for the baseline itself.
     pub against: Option<Against>,
 }
 
 /// A variant against the baseline, seed by seed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Against {
-    /// The baseline's mean over the same seeds is taken away.
+    /// Differences to the baseline over the same seeds.
     pub paired: Paired,
     /// The t test's p-value, corrected for all comparisons of the suite.
     pub p_holm: Option<f64>,
@@ -84,7 +84,7 @@ pub struct Against {
     pub verdict: Verdict,
     /// How many times fewer tokens lead to the baseline's last validation loss.
     pub speed_up_tokens: SpeedUp,
-    /// How many times less time of training does.
+    /// How many times less training time does.
     pub speed_up_seconds: SpeedUp,
 }
 
@@ -98,7 +98,7 @@ pub enum RunState {
     Diverged(String),
     /// Its process failed.
     Failed(String),
-    /// It can go on.
+    /// It can be resumed.
     Stopped,
 }
 
@@ -109,7 +109,7 @@ pub struct RunResult {
     pub name: String,
     /// The variant.
     pub variant: String,
-    /// Blocks, where the suite goes through several numbers of them.
+    /// Blocks, if the suite goes through several numbers of them.
     pub depth: Option<usize>,
     /// The seed.
     pub seed: u64,
@@ -118,44 +118,44 @@ pub struct RunResult {
     pub state: RunState,
     /// Mean loss over the last tenth of the steps.
     pub train_loss: Option<f64>,
-    /// At the end.
+    /// Validation loss at the end.
     pub validation_loss: Option<f64>,
-    /// At the end, where there are answers.
+    /// Accuracy at the end, where there are answers.
     pub accuracy: Option<f64>,
     /// Tokens learnt from.
     pub tokens: Option<u64>,
     /// FLOPs of training, as counted.
     pub flops: Option<f64>,
-    /// Share of the FLOPs that can be skipped which were, over the last tenth of the steps, where there is skipping.
+    /// Share of the skippable FLOPs that were skipped over the last tenth of the steps, if there is skipping.
     pub skip_rate: Option<f64>,
     /// Median over steps.
     pub tokens_per_second: Option<f64>,
     /// Time of training steps.
     pub seconds: Option<f64>,
-    /// Of its process, in MB (10^6 bytes).
+    /// Peak memory of its process, in MB (10^6 bytes).
     pub peak_rss_mb: Option<f64>,
-    /// Evaluations on the way.
+    /// Evaluations during training.
     #[serde(skip)]
     pub curve: Vec<Point>,
 }
 
-/// An evaluation on the way.
+/// An evaluation during training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Tokens learnt from.
     pub tokens: f64,
     /// Time of training steps.
     pub seconds: f64,
-    /// Spent so far.
+    /// FLOPs spent so far.
     pub flops: f64,
-    /// On held-out data.
+    /// Loss on held-out data.
     pub loss: f64,
     /// Share of right answers, where there are answers.
     pub accuracy: Option<f64>,
 }
 
 impl Results {
-    /// Reads what the runs of a plan left.
+    /// Reads the results of a plan's runs.
     pub fn read(
         suite: &Suite,
         folder: &SuiteFolder,
@@ -243,7 +243,7 @@ impl Cell {
         }
     }
 
-    /// The variant, at its depth.
+    /// The name of the variant at its depth.
     pub fn name(&self) -> String {
         match self.depth {
             Some(depth) => format!("{} at {depth} blocks", self.variant),
@@ -253,7 +253,7 @@ impl Cell {
 }
 
 impl Against {
-    /// Only seeds of which both runs count.
+    /// Uses only seeds for which both runs count.
     fn of(mine: &[&RunResult], baseline: &[&RunResult]) -> Self {
         let pairs: Vec<(&RunResult, &RunResult)> = mine
             .iter()

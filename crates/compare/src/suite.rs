@@ -40,9 +40,9 @@ pub enum Budget {
     Steps,
     /// As many FLOPs as the baseline needs for `[train]` at the model's own depth.
     BaselineFlops,
-    /// So many FLOPs, forward and backward.
+    /// This many FLOPs, forward and backward.
     Flops(f64),
-    /// So many minutes of training steps, by a speed that is measured once.
+    /// This many minutes of training steps, by a speed that is measured once.
     Minutes(f64),
 }
 
@@ -106,7 +106,7 @@ const SKIP_KEYS: [&str; 11] = [
     "guard_steps",
 ];
 
-/// The run's setting that a key of a variant stands for, if it is of the policy's recipe.
+/// The run's setting that a variant's key stands for, if the key belongs to the policy's recipe.
 fn recipe_setting(residual: &dyn PolicyConfig, key: &str) -> Option<String> {
     if let Some(own) = residual.recipe().iter().find(|own| own.key == key) {
         return Some(own.setting.to_owned());
@@ -251,7 +251,7 @@ fn duplicate<T: Ord>(values: &[T]) -> Option<&T> {
     values.iter().find(|value| !seen.insert(*value))
 }
 
-/// There must be one budget. Where steps follow from it, `[train]` gets a stand-in for them.
+/// There must be one budget. If steps follow from it, `[train]` gets a placeholder for them.
 fn budget(head: &Head, table: &mut Table, origin: &str) -> Result<Budget, CompareError> {
     let refuse = |field: &str, problem: String| Err(refused(origin, field, problem));
     let (budget, field, amount) = match (head.budget.flops, head.budget.minutes) {

@@ -33,7 +33,7 @@ impl Results {
         }
     }
 
-    /// Columns that say something.
+    /// Columns that have anything to say.
     fn columns(&self) -> Vec<Column> {
         let mut columns: Vec<Column> = vec![("policy", |cell| cell.variant.clone())];
         if self.cells.iter().any(|cell| cell.depth.is_some()) {
@@ -113,7 +113,7 @@ impl Results {
         sentences
     }
 
-    /// Who is better, worse, or neither, in one line.
+    /// Which variants are better, worse, or neither, in one line.
     fn headline(&self) -> String {
         let named = |verdict: Verdict| -> Vec<String> {
             let is = |cell: &&Cell| cell.against.as_ref().is_some_and(|a| a.verdict == verdict);
@@ -132,7 +132,7 @@ impl Results {
         .filter(|(names, _)| !names.is_empty())
         .map(|(names, words)| match names.len() {
             1 => format!("{} is {words}", names[0]),
-            // A list of everybody says less than that it is everybody.
+            // "All others" says more than a list of every variant.
             many if many == compared => format!("all others are {words}"),
             _ if names.len() > MANY_NAMES => format!("{} others are {words}", names.len()),
             _ => format!("{} are {words}", names.join(", ")),

@@ -79,7 +79,7 @@ fn skipping_reaches_its_own_variant_and_is_refused_for_others() {
     assert!(said.contains("skip.rate is 1.5"), "{said}");
 }
 
-/// What a skipping run saves buys it steps, by the formula and not by more.
+/// The FLOPs that a run saves by skipping buy it steps: as many as the formula says, and no more.
 #[test]
 fn equal_flops_give_a_skipping_run_the_steps_that_it_saves() {
     let nag = "[[variant]]\nresidual = \"nag\"\n[[variant]]\nname = \"skips\"\nresidual = \"nag\"\nskip_rate = 0.4";
@@ -87,7 +87,7 @@ fn equal_flops_give_a_skipping_run_the_steps_that_it_saves() {
     let [dense, skips] = &plan[..] else { panic!("{plan:?}") };
     assert_eq!(dense.steps, 40);
     assert!((skips.flops() - dense.flops()).abs() <= skips.flops_per_step / 2.0);
-    // What can be skipped of a block of 16 at a length of 24: queries, outputs, scores and the MLP.
+    // The skippable part of a block of 16 at a length of 24: queries, outputs, scores and the MLP.
     let (d, blocks, tokens) = (16.0, 4.0, dense.tokens_per_step as f64);
     let skippable = blocks * (4.0 * d * d + 4.0 * d * 12.5 + 16.0 * d * d);
     // The target rises over a tenth of the run, in which the outer two of four blocks are protected.

@@ -1,4 +1,4 @@
-//! Opening text files, compressed or not, and knowing how far they are read.
+//! Opening text files, compressed or not, and knowing how far they have been read.
 
 use super::error::DataError;
 use flate2::bufread::MultiGzDecoder;

@@ -14,13 +14,13 @@ pub struct ShardSet {
     directory: PathBuf,
     manifest: Manifest,
     shards: Vec<Shard>,
-    /// How many tokens stand before each shard.
+    /// How many tokens come before each shard.
     starts: Vec<u64>,
 }
 
 impl ShardSet {
-    /// Opens a directory and checks that every file is there, with the right length and header.
-    /// [`verify`](Self::verify) reads all of them as well.
+    /// Opens a directory and checks that every file exists, with the right length and header. [`verify`](Self::verify)
+    /// reads all of them as well.
     pub fn open(directory: &Path) -> Result<Self, DataError> {
         let Some(manifest) = Manifest::find(directory)? else {
             return Err(DataError::NotPrepared {
@@ -62,7 +62,7 @@ impl ShardSet {
         Ok(Self { directory: directory.into(), manifest, shards, starts })
     }
 
-    /// What the directory says of itself.
+    /// The directory's description.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -101,7 +101,7 @@ impl ShardSet {
         Ok(tokens)
     }
 
-    /// A token that no embedding has would end a run far from its cause.
+    /// A token outside the vocabulary would end a run far from its cause.
     fn check_vocabulary(&self, shard: &Shard, tokens: &[u32]) -> Result<(), DataError> {
         let vocab_size = self.manifest.tokenizer.vocab_size;
         match tokens.iter().max() {
@@ -113,8 +113,8 @@ impl ShardSet {
         }
     }
 
-    /// Reads everything and compares it with the hashes of the manifest. `progress` is told how many
-    /// tokens were found whole since it was last called.
+    /// Reads everything and compares it with the hashes of the manifest. `progress` receives the number of tokens
+    /// verified since its last call.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), DataError> {
         self.tokenizer()?;
         self.verify_shards(progress)
@@ -146,8 +146,8 @@ impl ShardSet {
         self.manifest.tokenizer.file.as_ref().map(|name| self.directory.join(name))
     }
 
-    /// A hash of everything that determines the tokens: equal for equal tokens in equal shards made by
-    /// the same tokenizer, wherever they lie and whatever they were made from.
+    /// A hash of everything that determines the tokens: equal for equal tokens in equal shards made by the same
+    /// tokenizer, wherever they are stored and whatever they were made from.
     pub fn fingerprint(&self) -> String {
         let Manifest { version, tokenizer, shards, .. } = &self.manifest;
         let shards: Vec<_> = shards.iter().map(|shard| (shard.tokens, &shard.blake3)).collect();

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The name under which a tokenizer lies beside the shards.
+/// The name of a tokenizer beside the shards.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Which tokenizer to use.
@@ -78,7 +78,7 @@ impl Encoder {
         Ok(Self { tokenizer, record, file, before, after, words })
     }
 
-    /// What the manifest says of the tokenizer.
+    /// The manifest's record of the tokenizer.
     pub(super) fn record(&self) -> &TokenizerRecord {
         &self.record
     }
@@ -88,8 +88,8 @@ impl Encoder {
         self.file.as_deref()
     }
 
-    /// The tokens of a piece. A document begins as the tokenizer begins every text, ends with exactly
-    /// one end-of-text token, and has nothing of the kind where it was cut.
+    /// The tokens of a piece. A document begins as the tokenizer begins every text, ends with exactly one end-of-text
+    /// token, and has neither where it was cut.
     pub(super) fn encode(&self, piece: &Piece) -> Result<Vec<u32>, DataError> {
         let mut tokens = match &self.words {
             Some(words) => words.encode(&piece.text, |word| self.tokenizer.encode(word))?,

@@ -14,7 +14,7 @@ pub enum DataError {
     /// The system gives no threads.
     #[error("cannot start threads for {}: {reason}", path.display())]
     Threads { path: PathBuf, reason: rayon::ThreadPoolBuildError },
-    /// An input that is neither here nor the name of a dataset.
+    /// An input that is neither a local path nor the name of a dataset.
     #[error(
         "{} does not exist; give a file, a directory, or a Hugging Face dataset such as \
          HuggingFaceFW/fineweb:sample/10BT",
@@ -101,10 +101,10 @@ pub enum DataError {
         if *unfinished { ", which has not finished here: run the same command again" } else { "" }
     )]
     NotPrepared { path: PathBuf, unfinished: bool },
-    /// Tokens past the end were asked for.
+    /// The request goes past the end of the tokens.
     #[error("tokens {start}..{end} were asked for, but there are only {tokens}")]
     OutOfRange { start: u64, end: u64, tokens: u64 },
-    /// Whoever watched the progress wanted it to stop.
+    /// The progress callback asked to stop.
     #[error("stopped; run the same command again to go on where {} ends", path.display())]
     Stopped { path: PathBuf },
     /// The tokenizer library could not train.

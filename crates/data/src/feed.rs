@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 pub struct Batch {
     /// What the model reads.
     pub input: Tokens,
-    /// What it should answer at each position.
+    /// The right answer at each position.
     pub target: Tokens,
     /// Which positions count; all of them if this is empty.
     pub scored: Vec<bool>,
 }
 
 impl Batch {
-    /// Whether a position counts, positions being numbered row by row.
+    /// Whether a position counts; positions are numbered row by row.
     pub fn counts(&self, position: usize) -> bool {
         self.scored.get(position).is_none_or(|&scored| scored)
     }
@@ -46,7 +46,7 @@ impl Batch {
         Self { input: part(&self.input), target: part(&self.target), scored }
     }
 
-    /// Pieces of whole rows, each of at most so many positions, or of one row.
+    /// Pieces of whole rows, each of at most this many positions, or of one row.
     pub fn pieces(&self, positions: usize) -> Vec<Self> {
         let rows = (positions / self.input.time().max(1)).max(1);
         let all = self.input.batch();
@@ -144,7 +144,7 @@ impl Feed {
         Ok(())
     }
 
-    /// How many held-out sequences there are; a task makes as many as one likes.
+    /// How many held-out sequences there are; `None` for a task, which makes any number.
     pub fn held_out_sequences(&self) -> Option<u64> {
         match self {
             Self::Task { .. } => None,
@@ -168,7 +168,7 @@ impl Feed {
         }
     }
 
-    /// What the data is, down to the bits: a run must not go on with another.
+    /// The identity of the data, down to the bits: a run must not continue with other data.
     pub fn fingerprint(&self) -> Result<String, FeedError> {
         match self {
             Self::Task { task, seed } => {
@@ -184,7 +184,7 @@ impl Feed {
         }
     }
 
-    /// UTF-8 bytes behind a token on average, where there is a text.
+    /// Mean UTF-8 bytes per token, where there is a text.
     pub fn bytes_per_token(&self) -> Option<f64> {
         match self {
             Self::Task { .. } => None,

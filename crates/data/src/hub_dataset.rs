@@ -1,7 +1,7 @@
 //! Datasets of Hugging Face: finding their files and fetching them into the local cache.
 //!
-//! A name is `owner/name[@revision][:folder]`. The revision is pinned to a commit when the files are
-//! first listed, so that a preparation that goes on tomorrow reads what it read today.
+//! A name is `owner/name[@revision][:folder]`. The revision is pinned to a commit when the files are first listed, so
+//! that a preparation that continues tomorrow reads what it read today.
 
 use super::error::DataError;
 use super::source::Kind;
@@ -18,14 +18,14 @@ const SCHEME: &str = "hf://datasets/";
 pub(super) struct DatasetName(RepositoryName);
 
 impl DatasetName {
-    /// Reads `owner/name[@revision][:folder]`; nothing if it cannot be a dataset.
+    /// Reads `owner/name[@revision][:folder]`; `None` if it cannot be a dataset.
     pub(super) fn parse(input: &str) -> Option<Self> {
         let mut name = RepositoryName::parse(input.strip_prefix(SCHEME).unwrap_or(input))?;
         name.part = name.part.map(|folder| folder.trim_matches('/').to_owned());
         name.part.as_ref().is_none_or(|folder| !folder.is_empty()).then_some(Self(name))
     }
 
-    /// Whether a file that was listed earlier belongs to what this name asks for.
+    /// Whether a file that was listed earlier belongs to this dataset.
     pub(super) fn includes(&self, file: &HubFile) -> bool {
         let in_folder = |folder: &String| {
             file.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
@@ -90,13 +90,13 @@ impl Arrival {
     }
 }
 
-/// A connection to Hugging Face, as the usual variables (`HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT`) say.
+/// A connection to Hugging Face, set up by the usual variables (`HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT`).
 pub(super) struct Hub {
     settings: Settings,
 }
 
 impl Hub {
-    /// Makes ready; nothing is sent yet.
+    /// Prepares a client; nothing is sent yet.
     pub(super) fn new() -> Result<Self, RequestError> {
         Ok(Self { settings: Settings::from_environment()? })
     }
@@ -126,7 +126,7 @@ impl Hub {
         Ok(files)
     }
 
-    /// Fetches a file unless the cache has it, and says where it is.
+    /// Fetches a file unless the cache has it, and returns its path.
     pub(super) fn fetch(
         &self,
         file: &HubFile,
@@ -147,12 +147,12 @@ impl Hub {
     }
 }
 
-/// What helps when a request for a dataset fails.
+/// A remedy for a failed request for a dataset.
 pub(super) fn explain(error: &RequestError, owner: &str, name: &str) -> String {
     crate::hub::explain(error, RepositoryKind::Dataset, owner, name)
 }
 
-/// Repositories hold licences and samples beside the data, and often the same data twice.
+/// Repositories hold licences and samples besides the data, and often the same data twice.
 fn keep_data(files: &mut Vec<HubFile>) {
     let is = |kind: Kind| move |file: &HubFile| Kind::of(&file.path) == Some(kind);
     let kind =

@@ -90,7 +90,7 @@ impl JsonLines {
                 self.key
             ))),
             Err(error) => {
-                // The library counts lines of what it is given, which is always the first.
+                // The library counts lines within its input, which is always the first.
                 let message = error.to_string();
                 let what = message.split(" at line ").next().unwrap_or_default();
                 Err(self.bad(format!("{what} (column {})", error.column())))
@@ -111,7 +111,7 @@ impl Iterator for JsonLines {
     }
 }
 
-/// Takes one string out of an object and builds nothing of the rest.
+/// Takes one string out of an object without building the rest.
 struct Field<'k>(&'k str);
 
 impl<'de> DeserializeSeed<'de> for Field<'_> {

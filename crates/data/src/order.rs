@@ -1,4 +1,4 @@
-//! Shuffling without memory: a keyed permutation of `0..n` that any position can be asked for.
+//! Shuffling without memory: a keyed permutation of `0..n` that can be evaluated at any position.
 //!
 //! A four-round Feistel network permutes the smallest even number of bits that hold n; results
 //! outside `0..n` are permuted again until they fall inside (cycle walking). So the data order is a

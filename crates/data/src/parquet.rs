@@ -23,12 +23,12 @@ pub(super) struct ParquetRows {
     column: usize,
     /// The largest definition level, at which a row is not null.
     defined: i16,
-    /// The next group of rows to open, the one that is open, and how many rows it must still give.
+    /// The next group of rows to open, the one that is open, and how many rows are left in it.
     group: usize,
     values: Option<ColumnReaderImpl<ByteArrayType>>,
     left_in_group: u64,
     rows: std::vec::IntoIter<ByteArray>,
-    /// How many rows were given out, and how many there are.
+    /// How many rows were returned, and how many there are.
     given: u64,
     total: u64,
     bytes: u64,
@@ -104,7 +104,7 @@ impl ParquetRows {
         }
     }
 
-    /// Decodes the next rows, or says that there are none.
+    /// Decodes the next rows, or returns that there are none.
     fn more_rows(&mut self) -> Result<bool, DataError> {
         let share = u128::from(self.bytes) * u128::from(self.given) / u128::from(self.total.max(1));
         self.consumed.store(share as u64, Ordering::Relaxed);

@@ -12,8 +12,7 @@ pub struct Peek {
     pub start: u64,
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// What they say, with `<|endoftext|>` between documents. A character that the window cuts is
-    /// shown as U+FFFD.
+    /// Their text, with `<|endoftext|>` between documents. A character that the window cuts is shown as U+FFFD.
     pub text: String,
 }
 

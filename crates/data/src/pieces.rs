@@ -1,8 +1,8 @@
 //! From text to pieces of documents.
 //!
-//! [`SEPARATOR`] ends a document wherever it stands. A document of any length must fit into bounded
-//! memory, so a long one comes in several pieces, cut where tokenizers cut anyway: at the end of a line
-//! between two words. Their tokens follow each other as if the document had never been cut.
+//! [`SEPARATOR`] ends a document wherever it occurs. A document of any length must fit into bounded memory, so a long
+//! one comes in several pieces, cut where tokenizers cut anyway: at the end of a line or between two words. Their
+//! tokens follow each other as if the document had never been cut.
 
 /// What separates documents in a text.
 pub(crate) const SEPARATOR: &str = "<|endoftext|>";
@@ -25,9 +25,9 @@ pub(super) struct Piece {
 /// Where the next piece ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// A document ends after so many bytes, and what follows begins at `next`.
+    /// A document ends after this many bytes, and what follows begins at `next`.
     Document { text: usize, next: usize },
-    /// The document goes on after so many bytes.
+    /// The document continues after this many bytes.
     Piece(usize),
     /// More text must be seen to tell.
     Unknown,
@@ -61,8 +61,8 @@ fn find_separator(window: &[u8]) -> Option<usize> {
 
 /// The best place to cut a window that is longer than the limit.
 ///
-/// After a line break that stands alone, or before a space that does: there the usual pre-tokenizers
-/// part words whatever comes next, so that the cut changes no token.
+/// After a line break that stands alone, or before a single space: there the usual pre-tokenizers separate words
+/// whatever comes next, so that the cut changes no token.
 fn boundary(window: &[u8], limit: usize) -> usize {
     let solid = |at: usize| window.get(at).is_some_and(|byte| !byte.is_ascii_whitespace());
     let lone_line = |at: &usize| *at >= 2 && window[at - 1] == b'\n' && solid(at - 2) && solid(*at);
@@ -80,14 +80,14 @@ fn boundary(window: &[u8], limit: usize) -> usize {
         })
 }
 
-/// Knows whether a document is open, and leaves out those of nothing but white space.
+/// Knows whether a document is open, and drops documents of nothing but white space.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Follower {
     inside: bool,
 }
 
 impl Follower {
-    /// The piece, unless there is nothing to say.
+    /// The piece, unless it is empty.
     pub(super) fn piece(&mut self, text: String, ends_document: bool) -> Option<Piece> {
         let starts_document = !self.inside;
         if starts_document && ends_document && text.trim_ascii().is_empty() {
@@ -108,7 +108,7 @@ pub(super) struct TextPieces {
 }
 
 impl TextPieces {
-    /// Begins a text, whose end ends a document.
+    /// Begins a text; its end ends a document.
     pub(super) fn new(text: String, limit: usize) -> Self {
         Self { text, at: 0, follower: Follower::default(), limit }
     }

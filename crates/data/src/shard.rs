@@ -156,7 +156,7 @@ impl Shard {
         self.tokens == 0
     }
 
-    /// Some of the tokens, as far as there are any.
+    /// Some of the tokens, as far as they exist.
     pub fn tokens(&self, range: Range<u64>) -> impl Iterator<Item = u32> + '_ {
         let end = range.end.min(self.tokens) as usize;
         let start = (range.start as usize).min(end);

@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What the name of a file says.
+    /// The layout that the name of a file indicates.
     pub(super) fn of(name: &str) -> Option<Self> {
         Some(layout(name)?.0)
     }
@@ -60,7 +60,7 @@ pub(super) struct Reading {
     pub(super) piece_bytes: usize,
 }
 
-/// How far the file that is read now has come, for those who watch.
+/// How far the current file has been read, for progress reports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
     pub(super) consumed: Arc<AtomicU64>,
@@ -70,7 +70,7 @@ pub(super) struct Watch {
 /// Documents, one piece after the other; after an error nothing follows.
 pub(super) type Pieces = Box<dyn Iterator<Item = Result<Piece, DataError>> + Send>;
 
-/// One file, here or far away.
+/// One file, local or remote.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) record: SourceRecord,
@@ -143,8 +143,8 @@ fn connect(dataset: &str) -> Result<Hub, DataError> {
     })
 }
 
-/// Turns inputs into files. What a preparation that was begun has `recorded` of a dataset is taken
-/// from there: it must not change under its feet, and the network may be gone.
+/// Turns inputs into files. If an interrupted preparation has `recorded` the files of a dataset, those are used: they
+/// must not change during the work, and the network may be gone.
 pub(super) fn resolve(
     inputs: &[PathBuf],
     recorded: &[SourceRecord],
@@ -192,7 +192,7 @@ fn walk(directory: &Path, sources: &mut Vec<Source>) -> Result<(), DataError> {
 fn from_hub(input: &Path, recorded: &[SourceRecord]) -> Result<Vec<Source>, DataError> {
     let name = input.to_str().unwrap_or_default();
     let dataset = match DatasetName::parse(name) {
-        // `notes/today.txt` is a file that is missing rather than somebody's dataset.
+        // `notes/today.txt` is a missing file rather than a dataset.
         Some(dataset) if Kind::of(name).is_none() => dataset,
         _ => return Err(DataError::NoSuchInput { input: input.into() }),
     };

@@ -1,4 +1,4 @@
-//! What a prepared directory is made of, counted token by token.
+//! The contents of a prepared directory, counted token by token.
 
 use super::dataset::ShardSet;
 use super::error::DataError;
@@ -42,7 +42,7 @@ pub struct TokenCount {
     pub share: f64,
 }
 
-/// The distribution of lengths: for each quantile the smallest length that so many do not exceed.
+/// The distribution of lengths: for each quantile the smallest length that this share does not exceed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct DocumentLengths {
     /// The average.
@@ -65,8 +65,8 @@ pub struct DocumentLengths {
     pub max: u64,
 }
 
-/// Reads all tokens and counts; `top` is how many frequent tokens to name. `progress` is told how many
-/// tokens were counted since it was last called.
+/// Reads all tokens and counts; `top` is how many frequent tokens to name. `progress` receives the number of tokens
+/// counted since its last call.
 pub fn stats(
     set: &ShardSet,
     top: usize,

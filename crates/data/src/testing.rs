@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A directory with inputs and an output, removed in the end.
+/// A directory with inputs and an output, removed at the end.
 pub(super) struct Workshop {
     directory: TempDir,
 }

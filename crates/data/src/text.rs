@@ -6,7 +6,7 @@ use hadal_files::{Action, file_error};
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
-/// Reads a text whose documents stand between separators; a text without any is one document.
+/// Reads a text whose documents are between separators; a text without any is one document.
 pub(super) struct TextDocuments {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
@@ -57,7 +57,7 @@ impl TextDocuments {
         Ok(None)
     }
 
-    /// Reads several pieces at once, so that what is left over is seldom moved.
+    /// Reads several pieces at once, so that leftover text is seldom moved.
     fn fill(&mut self) -> Result<(), DataError> {
         self.window.drain(..self.start);
         self.start = 0;

@@ -49,11 +49,11 @@ pub struct TrainTokenizerOptions {
 }
 
 impl TrainTokenizerOptions {
-    /// A limit that is far from overflowing and from mattering.
+    /// A limit that is far from overflowing, and far above what matters.
     pub const MAX_BYTES: u64 = 10_000_000_000;
 }
 
-/// How far the reading has come; what follows takes its time in silence.
+/// How far the reading has come; the training after it reports nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrainTokenizerProgress {
     /// Bytes of the files that were read.
@@ -62,12 +62,12 @@ pub struct TrainTokenizerProgress {
     pub total_bytes: u64,
 }
 
-/// What came of it.
+/// The trained tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrainedTokenizer {
     /// The file.
     pub path: PathBuf,
-    /// The size of the vocabulary; smaller than asked for if the text has no more pairs to merge.
+    /// The size of the vocabulary; smaller than requested if the text has no more pairs to merge.
     pub vocab_size: usize,
     /// How many documents were read.
     pub documents: u64,
@@ -126,8 +126,8 @@ pub fn train_tokenizer(
     })
 }
 
-/// The text of all sources, up to the limit. The library takes no errors from those who feed it, so
-/// the first one is kept and ends the text.
+/// The text of all sources, up to the limit. The library takes no errors from its input, so the first one is kept and
+/// ends the text.
 struct Corpus<'a> {
     options: &'a TrainTokenizerOptions,
     reading: &'a Reading,

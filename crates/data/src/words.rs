@@ -2,11 +2,10 @@
 //!
 //! GPT-2 splits text with
 //! `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-//! and merges bytes within what it split off. No alternative has white space after anything else, and
-//! none looks back. So wherever white space follows a visible character a new part begins, whatever
-//! stands around it: a text can be cut there, and the tokens of a word with the space before it are
-//! always the same. Most words of a corpus have been seen before; looking one up is many times faster
-//! than the tokenizer. The tokens are the same in any case.
+//! and merges bytes within what it split off. No alternative has white space after anything else, and none looks back.
+//! So wherever white space follows a visible character a new part begins, whatever is around it: a text can be cut
+//! there, and the tokens of a word with the space before it are always the same. Most words of a corpus have been seen
+//! before; looking one up is many times faster than the tokenizer. The tokens are the same in any case.
 
 use serde_json::Value;
 use std::collections::HashMap;
@@ -15,27 +14,27 @@ use std::sync::{Mutex, PoisonError};
 /// Longer words hardly ever come back.
 const LONGEST: usize = 48;
 
-/// A thread forgets everything after so many words: about 15 MB.
+/// A thread forgets everything after this many words: about 15 MB.
 const MOST: usize = 1 << 17;
 
-/// More threads than this share.
+/// With more threads than this, some use the same memory.
 const THREADS: usize = 64;
 
 type Memory = HashMap<Box<str>, Box<[u32]>>;
 
-/// The tokens of words, separately for each thread, so that nobody waits.
+/// The tokens of words, separately for each thread, so that no thread waits.
 pub(super) struct Words {
     memories: Vec<Mutex<Memory>>,
 }
 
 impl Words {
-    /// Ready to learn the words of a `tokenizer.json`, if it is of the right kind.
+    /// An empty memory for the words of a `tokenizer.json`, if it is of the right kind.
     pub(super) fn of(tokenizer: &Value) -> Option<Self> {
         splits_like_gpt2(tokenizer)
             .then(|| Self { memories: (0..THREADS).map(|_| Mutex::default()).collect() })
     }
 
-    /// The tokens of a text, for which `encode` is asked about unknown words.
+    /// The tokens of a text; `encode` is called for unknown words.
     pub(super) fn encode<E>(
         &self,
         text: &str,
@@ -62,8 +61,7 @@ impl Words {
     }
 }
 
-/// Whether what is said above holds, and nothing before or after the splitting looks at more than a
-/// word.
+/// Whether the argument above holds, and nothing before or after the splitting looks at more than a word.
 fn splits_like_gpt2(tokenizer: &Value) -> bool {
     let splitter = &tokenizer["pre_tokenizer"];
     let processor = &tokenizer["post_processor"];

@@ -1,4 +1,4 @@
-//! What goes wrong with files.
+//! Errors of files.
 
 use std::error::Error;
 use std::fmt;
@@ -48,7 +48,7 @@ pub struct FileError {
     pub action: Action,
     /// The file.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -64,14 +64,14 @@ impl Error for FileError {
     }
 }
 
-/// For code that speaks of `io::Error`s: nothing of the message gets lost.
+/// For code that uses `io::Error`: the message is kept in full.
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> Self {
         Self::new(error.source.kind(), error)
     }
 }
 
-/// Says what was tried, and with which file, when the system refuses.
+/// Names the action and the file in an error of the system.
 pub fn file_error(action: Action, path: &Path) -> impl Fn(io::Error) -> FileError + use<> {
     let path = path.to_owned();
     move |source| FileError { action, path: path.clone(), source }

@@ -1,7 +1,7 @@
 //! Files and directories that are whole or absent, whenever a process is killed or the power fails.
 //!
-//! Everything is written under another name first, `NAME.PID.part` beside its place, flushed to the disk,
-//! renamed, and the new name is flushed as well. So a name without `.part` always stands for all of a file.
+//! Everything is first written under another name, `NAME.PID.part` beside its place, flushed to the disk and renamed,
+//! and the new name is flushed as well. So a name without `.part` always belongs to a whole file.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,9 +32,9 @@ use std::path::{Path, PathBuf};
 /// How the name of a file or directory ends while it is written.
 pub const PART: &str = "part";
 
-/// Whether a name was left behind by a process that was killed while it wrote.
+/// Whether a name was left by a process that was killed while it wrote.
 pub fn is_part(name: &str) -> bool {
-    // Older versions wrote the other one.
+    // Older versions used the other suffix.
     name.ends_with(".part") || name.ends_with(".partial")
 }
 
@@ -53,7 +53,7 @@ pub fn create_directory(path: &Path) -> Result<(), FileError> {
     fs::create_dir_all(path).map_err(file_error(Action::Create, path))
 }
 
-/// Removes a directory with everything in it, if it is there.
+/// Removes a directory with everything in it, if it exists.
 pub fn remove_directory(path: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -78,8 +78,8 @@ pub fn hash(path: &Path) -> Result<(String, u64), FileError> {
     Ok((hasher.finalize().to_string(), length))
 }
 
-/// Where something is written before it gets its name. Each process has its own, so that two that write the same
-/// file do not mix.
+/// Where something is written before it gets its name. Each process has its own place, so that two processes that write
+/// the same file do not mix.
 fn beside(place: &Path, suffix: &str) -> Result<PathBuf, FileError> {
     let name = place
         .file_name()
@@ -94,10 +94,10 @@ fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Makes the name of a file or directory last.
+/// Makes the name of a file or directory durable.
 fn sync_name(path: &Path) -> io::Result<()> {
     match path.parent() {
-        // Where directories cannot be opened the system looks after them itself.
+        // Where directories cannot be opened, the system does this itself.
         _ if cfg!(not(unix)) => Ok(()),
         None => Ok(()),
         Some(parent) if parent.as_os_str().is_empty() => sync(Path::new(".")),
@@ -105,7 +105,7 @@ fn sync_name(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives what is on the disk another name, and makes that last.
+/// Renames a file or directory on the disk, and makes the new name durable.
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_name(to)

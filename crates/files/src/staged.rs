@@ -34,14 +34,14 @@ impl StagedDirectory {
         &self.beside
     }
 
-    /// Waits for the disk and gives the directory its name, which nothing may have yet.
+    /// Waits for the disk and gives the directory its name, which must be free.
     pub fn finish(mut self) -> Result<(), FileError> {
         self.sync()?;
         self.rename(&self.place.clone())
     }
 
-    /// Does the same where there may be a directory already. That one steps aside first and is removed last, so that
-    /// nothing is lost at any point. What `keep` names in it and the new one lacks moves over.
+    /// The same where a directory may already exist. That one is moved aside first and removed last, so that nothing is
+    /// lost at any point. Entries of the old one that `keep` names and the new one lacks are moved over.
     pub fn replace(mut self, keep: impl Fn(&OsStr) -> bool) -> Result<(), FileError> {
         self.sync()?;
         let place = self.place.clone();
@@ -91,7 +91,7 @@ fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
 impl Drop for StagedDirectory {
     fn drop(&mut self) {
         if !self.finished {
-            // On a full disk the space is wanted back. Why it was not finished is what matters.
+            // On a full disk the space is needed. The reason why it was not finished is what matters.
             let _ = fs::remove_dir_all(&self.beside);
         }
     }
@@ -126,7 +126,7 @@ mod tests {
         assert!(names(root.path()).is_empty());
         filled(&place, "a").finish().unwrap();
         assert_eq!((names(root.path()), names(&place)), (vec!["step-1".into()], vec!["a".into()]));
-        // It is not put over another one.
+        // It does not replace another one.
         assert_eq!(filled(&place, "b").finish().unwrap_err().action, Action::Rename);
         assert_eq!((names(root.path()), names(&place)), (vec!["step-1".into()], vec!["a".into()]));
     }

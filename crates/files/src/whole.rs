@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Puts a file in the place of another one, or where none was. A reader sees the old one or the new one, and
-/// afterwards the disk holds all of it.
+/// Writes a file, replacing an existing one. A reader sees the old one or the new one, and afterwards the disk holds
+/// all of it.
 pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> Result<(), FileError> {
     let mut file = WholeFile::create(path)?;
     file.put(content.as_ref())?;
@@ -72,7 +72,7 @@ impl Seek for WholeFile {
 impl Drop for WholeFile {
     fn drop(&mut self) {
         if !self.finished {
-            // On a full disk the space is wanted back. Why it was not finished is what matters.
+            // On a full disk the space is needed. The reason why it was not finished is what matters.
             let _ = fs::remove_file(&self.beside);
         }
     }

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where nobody reads it, there is nobody to tell.
+            // If stderr is closed, there is nowhere to report to.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }

@@ -70,8 +70,8 @@ impl Array {
         for_each_type!(self, values => values.get(index).cloned().map(Value::from))
     }
 
-    /// Keeps the values whose index is wanted, in their order: what cutting blocks does to what is
-    /// said about each block.
+    /// Keeps the values whose index is wanted, in their order: cutting blocks does this to lists with a value for each
+    /// block.
     pub fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let mut index = 0..self.len();
         for_each_type!(self, values => values.retain(|_| index.next().is_some_and(&mut keep)));

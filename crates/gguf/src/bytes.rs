@@ -1,4 +1,4 @@
-//! Taking bytes off a slice, never more than there are.
+//! Takes bytes off a slice, never more than there are.
 
 use crate::error::Fault;
 
@@ -17,7 +17,7 @@ impl<'a> Bytes<'a> {
         self.rest.len()
     }
 
-    /// Refuses a count of things of which each takes at least `size` bytes, if they cannot be there.
+    /// Refuses a count of items of at least `size` bytes each if the rest is too short for them.
     pub(crate) fn expect(&self, count: u64, size: usize) -> Result<usize, Fault> {
         let needed = count.saturating_mul(size as u64);
         match usize::try_from(needed) {
@@ -26,7 +26,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// The next `count` things of `size` bytes.
+    /// The next `count` items of `size` bytes.
     pub(crate) fn take(&mut self, count: u64, size: usize) -> Result<&'a [u8], Fault> {
         let (taken, rest) = self.rest.split_at(self.expect(count, size)?);
         self.rest = rest;

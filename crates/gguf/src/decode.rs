@@ -80,7 +80,7 @@ fn numbers<const N: usize, T>(
     Ok(chunks.iter().map(|chunk| convert(*chunk)).collect())
 }
 
-/// Grows with what was really read: were memory taken for what is announced, a damaged count in a large file
+/// Grows with what was really read: if memory were allocated for the announced count, a damaged one in a large file
 /// could ask for several times its size.
 fn several<T>(count: u64, mut next: impl FnMut() -> Result<T, Fault>) -> Result<Vec<T>, Fault> {
     (0..count).map(|_| next()).collect()

@@ -47,16 +47,15 @@ pub enum GgufError {
         path.display(), name.escape_debug(), listed(readable())
     )]
     Unreadable { path: PathBuf, name: String, kind: TensorType },
-    /// Rows were asked for that are not there.
+    /// The requested rows do not exist.
     #[error("{}: tensor `{}` has {rows} rows; rows {asked:?} are not among them", path.display(), name.escape_debug())]
     Rows { path: PathBuf, name: String, rows: usize, asked: Range<usize> },
-    /// The place for the numbers has another size.
+    /// The buffer for the numbers has another size.
     #[error("{}: tensor `{}`: {expected} numbers do not fit a buffer of {found}", path.display(), name.escape_debug())]
     Buffer { path: PathBuf, name: String, expected: usize, found: usize },
 }
 
-/// A part of a file, as a message names it. Names are escaped: files are written by anybody, and messages
-/// go to terminals.
+/// A part of a file, as a message names it. Names are escaped: files come from anywhere, and messages go to terminals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Before the metadata.
@@ -83,11 +82,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with a part of a file, read or to be written. Follows the part's name in a sentence.
+/// What is wrong with a part of a file that is read or to be written. Follows the part's name in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the message says what a field is")]
 pub enum Fault {
-    /// More is announced than there is.
+    /// More is announced than exists.
     #[error(
         "needs {needed} bytes where {left} are left; the file is truncated or damaged: copy or download it again"
     )]
@@ -107,7 +106,7 @@ pub enum Fault {
     /// The key or name occurs twice.
     #[error("occurs twice")]
     Duplicate,
-    /// The alignment is not one.
+    /// The alignment is not a valid one.
     #[error("must be a power of two as a u32, but is {0}")]
     Alignment(String),
     /// The name is longer than llama.cpp allows.
@@ -128,12 +127,12 @@ pub enum Fault {
     /// Rows do not consist of whole blocks.
     #[error("has rows of {row} elements, but {kind} packs {} at a time", kind.block_elements())]
     Row { row: usize, kind: TensorType },
-    /// The tensor's bytes do not begin where they may.
+    /// The tensor's bytes do not begin at an allowed place.
     #[error(
         "begins at byte {offset} of the data, which is no multiple of the alignment {alignment}"
     )]
     Misaligned { offset: u64, alignment: usize },
-    /// The tensor shares bytes with another one.
+    /// The tensor overlaps another one.
     #[error("overlaps tensor `{}`", .0.escape_debug())]
     Overlap(String),
 }

@@ -34,7 +34,7 @@ impl Contents {
 }
 
 impl Gguf {
-    /// Maps a file into memory and checks all it says about itself against its length.
+    /// Maps a file into memory and checks its whole header against its length.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
         let io = file_error(Action::Read, path);
         let file = File::open(path).map_err(&io)?;
@@ -47,7 +47,7 @@ impl Gguf {
         Self::new(path, Contents::Mapped(map))
     }
 
-    /// Reads a file that is in memory already; `path` is what errors call it.
+    /// Reads a file that is already in memory; `path` is its name in errors.
     ///
     /// ```
     /// use hadal_gguf::Gguf;
@@ -80,7 +80,7 @@ impl Gguf {
         self.header.version
     }
 
-    /// What tensors' places are multiples of.
+    /// Tensors begin at multiples of this.
     pub fn alignment(&self) -> usize {
         self.header.alignment
     }
@@ -95,12 +95,12 @@ impl Gguf {
         self.named(self.metadata().find(key))
     }
 
-    /// A value that must be there, with errors that name the file.
+    /// A value that must exist, with errors that name the file.
     pub fn get<T: FromValue>(&self, key: &str) -> Result<T, GgufError> {
         self.named(self.metadata().get(key))
     }
 
-    /// What holds for a block: [`Metadata::get_for_block`], with errors that name the file.
+    /// The value for a block: [`Metadata::get_for_block`], with errors that name the file.
     pub fn get_for_block<T: FromValue>(&self, key: &str, block: usize) -> Result<T, GgufError> {
         self.named(self.metadata().get_for_block(key, block))
     }

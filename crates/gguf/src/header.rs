@@ -13,7 +13,7 @@ const LEAST_ENTRY: usize = 8 + 4 + 1;
 /// Name length, rank, type and offset.
 const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
 
-/// What a file says about itself.
+/// The contents of a header.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) version: u32,
@@ -89,7 +89,7 @@ fn metadata(bytes: &mut Bytes<'_>, count: u64) -> Result<Metadata, (Place, Fault
     Metadata::from_entries(entries).map_err(|key| (Place::Key(key), Fault::Duplicate))
 }
 
-/// Where tensors may begin.
+/// The alignment of tensors.
 pub(crate) fn alignment(metadata: &Metadata) -> Result<usize, (Place, Fault)> {
     let Some(value) = metadata.value(ALIGNMENT_KEY) else { return Ok(DEFAULT_ALIGNMENT) };
     match metadata.get::<u32>(ALIGNMENT_KEY) {
@@ -98,7 +98,7 @@ pub(crate) fn alignment(metadata: &Metadata) -> Result<usize, (Place, Fault)> {
     }
 }
 
-/// What a tensor is and where it says that it begins, after its name.
+/// A tensor's description and its stated offset, after its name.
 fn tensor(bytes: &mut Bytes<'_>, name: String) -> Result<(TensorInfo, u64), Fault> {
     let rank = bytes.u32()?;
     if rank > MAX_RANK as u32 {
@@ -127,7 +127,7 @@ impl Data {
         Self { start, length: file.saturating_sub(start), alignment }
     }
 
-    /// Where in the file a tensor begins that says it begins at `offset` of the data.
+    /// The position in the file of a tensor with this offset in the data.
     fn place(&self, info: &TensorInfo, offset: u64) -> Result<usize, Fault> {
         if !offset.is_multiple_of(self.alignment as u64) {
             return Err(Fault::Misaligned { offset, alignment: self.alignment });

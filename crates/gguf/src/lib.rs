@@ -1,8 +1,8 @@
 //! GGUF, the file format of llama.cpp: one file with typed metadata and (mostly quantised) tensors.
 //!
-//! Reading is memory-mapped and trusts nothing: every length, count and offset is checked against the
-//! file's size before memory is taken for it. Numbers become f32 row by row, so that a model can be
-//! converted without holding it twice. Writing is streamed beside the target and renamed.
+//! Reading is memory-mapped and trusts nothing: every length, count and offset is checked against the file's size
+//! before memory is allocated for it. Numbers become f32 row by row, so that a model can be converted without holding
+//! it twice. Writing is streamed beside the target and renamed.
 //!
 //! Dimensions are in ggml's order everywhere: the first one is the length of a row.
 //!
@@ -57,8 +57,8 @@ pub use writer::{WriteError, Writer};
 const MAGIC: [u8; 4] = *b"GGUF";
 /// The version that is written; version 2 differs only in that it cannot be big-endian.
 const VERSION: u32 = 3;
-/// The key that says where tensors may begin, and what it is if absent.
+/// The key of the tensors' alignment, and its default.
 const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: usize = 32;
-/// How deep arrays may lie within arrays. Reading and comparing recurse; no model nests at all.
+/// How deep arrays may be nested. Reading and comparing recurse; no model nests at all.
 const MAX_DEPTH: usize = 8;

@@ -37,9 +37,9 @@ pub enum MetadataError {
     Block { key: String, values: usize, block: usize },
 }
 
-/// What a value can be read as: integers of any width that fit, numbers, bools, texts, and lists of these.
+/// Types that a value can be read as: integers of any width that fit, numbers, bools, texts, and lists of these.
 pub trait FromValue: Sized {
-    /// What is expected, as an error names it.
+    /// The expected type, as an error names it.
     fn expected() -> String;
     /// The value, if it is of this kind and in range.
     fn from_value(value: &Value) -> Option<Self>;
@@ -51,7 +51,7 @@ impl Metadata {
         self.iter().find(|(other, _)| *other == key).map(|(_, value)| value)
     }
 
-    /// A value to be changed in its place.
+    /// A value that can be changed in place.
     pub fn value_mut(&mut self, key: &str) -> Option<&mut Value> {
         self.iter_mut().find(|(other, _)| *other == key).map(|(_, value)| value)
     }
@@ -61,12 +61,12 @@ impl Metadata {
         self.value(key).map(|value| convert(key, value)).transpose()
     }
 
-    /// A value that must be there.
+    /// A value that must exist.
     pub fn get<T: FromValue>(&self, key: &str) -> Result<T, MetadataError> {
         self.find(key)?.ok_or_else(|| MetadataError::Missing { key: key.into() })
     }
 
-    /// What holds for a block, where a file says one value for all blocks or a list with one for each
+    /// The value for a block, where a file has one value for all blocks or a list with one for each
     /// (`llama.attention.head_count_kv`).
     pub fn get_for_block<T: FromValue>(&self, key: &str, block: usize) -> Result<T, MetadataError> {
         match self.value(key) {
@@ -108,12 +108,12 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// All keys, and their values to be changed.
+    /// All keys, and their values for changing.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Value)> {
         self.entries.iter_mut().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Entries as a file has them, or the key that occurs twice.
+    /// The entries of a file, or the key that occurs twice.
     pub(crate) fn from_entries(entries: Vec<(String, Value)>) -> Result<Self, String> {
         let mut keys: Vec<&str> = entries.iter().map(|(key, _)| key.as_str()).collect();
         keys.sort_unstable();

@@ -4,7 +4,7 @@ use crate::types::TensorType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// A number that its type cannot hold, and where it stands.
+/// A number that its type cannot hold, and its index.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Unfit {
     pub(crate) index: usize,
@@ -42,7 +42,7 @@ fn each<const N: usize>(
     Ok(())
 }
 
-/// Many at once: one by one, it would be asked each time what the processor can do.
+/// Many at once: one by one, the processor's features would be checked each time.
 fn f16s(values: &[f32], out: &mut Vec<u8>) -> Result<(), Unfit> {
     const GROUP: usize = 64;
     if let Some(index) = values.iter().position(|value| !fits_half(*value)) {
@@ -57,7 +57,7 @@ fn f16s(values: &[f32], out: &mut Vec<u8>) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Rounding would still reach the largest f16 from a little above it, but that is a model at its limit.
+/// Rounding would still reach the largest f16 from a little above it, but such a model is at its limit.
 fn fits_half(value: f32) -> bool {
     value.abs() <= f16::MAX.to_f32()
 }

@@ -1,4 +1,4 @@
-//! Tensors: what a file says about one, and its numbers.
+//! Tensors: their descriptions in a file, and their numbers.
 
 use crate::dequantise::decoder;
 use crate::error::{Fault, GgufError};
@@ -12,7 +12,7 @@ pub(crate) const MAX_RANK: usize = 4;
 /// How many elements a thread takes at a time: whole blocks of every type, and enough work to be worth it.
 const PIECE: usize = 1 << 15;
 
-/// A tensor's name, dimensions and type; the numbers of rows, elements and bytes that follow are known to fit.
+/// A tensor's name, dimensions and type; the numbers of rows, elements and bytes are known to fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     name: String,
@@ -21,7 +21,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Describes a tensor, or says why there can be none such.
+    /// Describes a tensor, or says why it cannot exist.
     ///
     /// # Shapes
     /// `dimensions` in ggml's order: the length of a row first.
@@ -55,7 +55,7 @@ impl TensorInfo {
             return Err(Fault::Row { row: info.row_length(), kind });
         }
         let blocks = elements / kind.block_elements();
-        // As f32 it must fit as well, or nobody could ask for it.
+        // It must fit as f32 as well, or it could never be dequantised.
         match (blocks.checked_mul(kind.block_bytes()), elements.checked_mul(size_of::<f32>())) {
             (Some(_), Some(_)) => Ok(info),
             _ => Err(Fault::Huge),
@@ -136,7 +136,7 @@ impl<'a> Tensor<'a> {
     /// The elements of some rows.
     ///
     /// # Shapes
-    /// `out` has as many rows as are asked for, each of `row_length`.
+    /// `out` has as many rows as the range, each of `row_length`.
     pub fn dequantise_rows(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), GgufError> {
         let (path, name) = (|| self.path.to_owned(), || self.info.name.clone());
         let kind = self.info.kind;

@@ -51,7 +51,7 @@ macro_rules! tensor_types {
     };
 }
 
-// The numbers that are left out belonged to types that llama.cpp has removed.
+// The missing numbers belonged to types that llama.cpp has removed.
 tensor_types! {
     F32 = 0 "F32", 1 in 4;
     F16 = 1 "F16", 1 in 2;
@@ -95,7 +95,7 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// Names, as in a sentence.
+/// Names, for a sentence.
 pub(crate) fn listed(types: impl Iterator<Item = TensorType>) -> String {
     types.map(TensorType::name).collect::<Vec<_>>().join(", ")
 }

@@ -34,7 +34,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The integer of whatever width, if it is one.
+    /// The integer of any width, if it is one.
     pub(crate) fn integer(&self) -> Option<i128> {
         match *self {
             Self::U8(value) => Some(value.into()),
@@ -49,7 +49,7 @@ impl Value {
         }
     }
 
-    /// What it is, as an error names it. Contents only where they are short.
+    /// Its description in an error. Contents are included only if they are short.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::String(_) => "a string".into(),

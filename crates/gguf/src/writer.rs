@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// How many elements are encoded before they are written: whole blocks, and not all of a tensor.
 const PIECE: usize = 1 << 16;
-/// What llama.cpp has room for, its terminating zero not counted.
+/// llama.cpp's limit, without the terminating zero.
 const MAX_NAME: usize = 63;
 
 /// Why a file cannot be written.
@@ -25,7 +25,7 @@ pub enum WriteError {
     /// The system refused.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What is to be written makes no file that can be read.
+    /// The contents would make a file that cannot be read.
     #[error("cannot write {}: {place} {fault}", path.display())]
     Malformed { path: PathBuf, place: Place, fault: Fault },
     /// Tensors must come in the order in which they were declared.
@@ -34,7 +34,7 @@ pub enum WriteError {
         path.display(), name.escape_debug(), named(expected)
     )]
     Order { path: PathBuf, name: String, expected: Option<String> },
-    /// What was given are not whole rows, or too many.
+    /// The values are not whole rows, or too many.
     #[error(
         "cannot write {}: tensor `{}` was given {given} {unit}, but takes multiples of {row} and {left} more",
         path.display(), name.escape_debug()
@@ -58,7 +58,7 @@ pub enum WriteError {
         path.display(), name.escape_debug()
     )]
     NotFinite { path: PathBuf, name: String, value: f32, index: usize },
-    /// A tensor was declared and not written.
+    /// A declared tensor was not written.
     #[error("cannot write {}: {left} bytes of tensor `{}` are missing", path.display(), name.escape_debug())]
     Incomplete { path: PathBuf, name: String, left: usize },
 }
@@ -70,14 +70,14 @@ fn named(tensor: &Option<String>) -> String {
     }
 }
 
-/// A file that is being written beside its place. Dropped before it is finished, it leaves nothing.
+/// A file that is being written beside its place. If it is dropped before it is finished, it leaves nothing.
 #[derive(Debug)]
 pub struct Writer {
     place: PathBuf,
     file: WholeFile,
     alignment: usize,
     tensors: Vec<TensorInfo>,
-    /// The tensor that is being written, and how many of its bytes are.
+    /// The tensor that is being written, and how many of its bytes are done.
     current: usize,
     written: usize,
     encoded: Vec<u8>,
@@ -93,7 +93,7 @@ impl Writer {
         let io = file_error(Action::Write, path);
         let malformed = |(place, fault)| WriteError::Malformed { path: path.into(), place, fault };
         let (header, alignment) = header(metadata, &tensors).map_err(malformed)?;
-        // A link stays one, and what it points to is replaced.
+        // A link stays a link, and its target is replaced.
         let place = if path.exists() {
             path.canonicalize().map_err(&io)?
         } else {
@@ -201,7 +201,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on to the next tensor if this one is whole.
+    /// Moves to the next tensor if this one is whole.
     fn advance(&mut self) -> Result<(), WriteError> {
         let length = self.tensors[self.current].byte_length();
         if self.written == length {
@@ -212,7 +212,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Zeros up to the next place where a tensor may begin; the last one has them too, as llama.cpp does.
+    /// Zeros up to the next place where a tensor may begin; the last one has them too, as in llama.cpp.
     fn pad(&mut self, length: usize) -> Result<(), WriteError> {
         let missing = padding(length, self.alignment);
         io::copy(&mut io::repeat(0).take(missing as u64), &mut self.file)
@@ -236,7 +236,7 @@ fn header(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<(Vec<u8>, usize
     if let Some(value) = metadata.value(ALIGNMENT_KEY)
         && !matches!(value, Value::U32(_))
     {
-        // We would read it, but other readers take this type only.
+        // We could read it, but other readers accept only this type.
         return Err((Place::Key(ALIGNMENT_KEY.into()), Fault::Alignment(value.describe())));
     }
     let mut out = MAGIC.to_vec();

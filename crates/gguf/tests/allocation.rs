@@ -1,4 +1,4 @@
-//! How much memory a hostile file may take, measured by counting what is allocated.
+//! How much memory a hostile file may take, measured by counting allocations.
 
 use hadal_gguf::Gguf;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -68,15 +68,15 @@ fn memory_is_bounded_by_what_a_file_has_and_not_by_what_it_says() {
         }
     }
 
-    // Counts that could be true, one within the other, and then nothing that is.
+    // Counts that could be true, one within the other, and then nothing that is counted.
     let could_be = 1u64 << 15;
     let level = |kind: u32| [&kind.to_le_bytes()[..], &could_be.to_le_bytes()].concat();
     let levels = [level(9).repeat(6), level(8)].concat();
     let bytes = peak(file(0, 1, &[&array(9, could_be), &levels, &[0xff; 1 << 19]]));
     assert!(bytes < 4096, "counts that could be true: {bytes} bytes");
 
-    // The smallest things a file can hold, each many times; memory per byte is largest here.
-    // One more than a power of two, so that lists have just grown.
+    // The smallest items a file can hold, each many times; memory per byte is largest here. One more than a power of
+    // two, so that lists have just grown.
     let many = (1 << 18) + 1;
     let string = [0u8; 8];
     let inner = [0u8; 12];

@@ -44,7 +44,7 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// As kernels take it, for sequences of `time` tokens.
+    /// The shape in the form that kernels take, for sequences of `time` tokens.
     fn with<'a>(
         self,
         time: usize,
@@ -68,7 +68,7 @@ pub struct AttentionWeights {
     pub o: Tensor<2>,
     /// Norms over each head, if there are any.
     pub norms: Option<HeadGains>,
-    /// Of queries, keys and values side by side, `[(heads + 2 kv_heads) * head_dim]`.
+    /// Biases of queries, keys and values side by side, `[(heads + 2 kv_heads) * head_dim]`.
     pub bias: Option<Tensor<1>>,
     /// `[d]`
     pub output_bias: Option<Tensor<1>>,
@@ -107,8 +107,8 @@ pub fn attention(x: Tensor<3>, weights: AttentionWeights, call: AttentionCall) -
     run(operation, inputs)
 }
 
-/// Attends from rows that continue what was seen before, and adds them to it. Without a backward pass: call this
-/// only on a device without autodiff. A route may be empty.
+/// Attends from rows that continue what was seen before, and adds them to it. There is no backward pass: call this only
+/// on a device without autodiff. A route may be empty.
 ///
 /// # Shapes
 /// - `x` and output: `[B, T, d]`

@@ -52,8 +52,8 @@ fn rows(tensor: FlexTensor) -> Rows {
     Arc::new(Storage(if contiguous { tensor } else { tensor.to_contiguous() }))
 }
 
-/// The values of a tensor where they are, without a copy if they lie in order; nothing if it lives elsewhere than on
-/// Flex, is part of a graph, or is not f32.
+/// The values of a tensor in place, without a copy if they are contiguous; `None` if the tensor is not on Flex, is part
+/// of a graph, or is not f32.
 pub fn lend<const D: usize>(tensor: Tensor<D>) -> Option<Rows> {
     let tensor = tensor.try_into_primitive::<Flex>().ok()?;
     (tensor.dtype() == DType::F32).then(|| rows(tensor))

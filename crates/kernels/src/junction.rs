@@ -54,7 +54,7 @@ impl Operation for Junction {
         vec![gradient.write, gradient.params]
     }
 
-    /// The stream keeps of the write what it needs.
+    /// The stream keeps what it needs of the write.
     fn keeps(&self, input: usize) -> bool {
         input == 1
     }

@@ -1,4 +1,4 @@
-//! The operations that all models spend their time in.
+//! The operations in which all models spend their time.
 //!
 //! Each exists twice: fused, as a call of `hadal-cpu`'s kernels with their own backward pass, and plain, as
 //! tensor operations that any Burn backend runs and that define what is computed. Small ones have both forms

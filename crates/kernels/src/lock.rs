@@ -1,4 +1,4 @@
-//! State that operations share during a pass.
+//! State that several operations use during a pass.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -12,11 +12,11 @@ use hadal_cpu::mlp::{Mlp, backward, forward};
 pub struct MlpWeights {
     /// `[hidden, width]`
     pub up: Tensor<2>,
-    /// `[hidden, width]`, of the gated form.
+    /// `[hidden, width]`, only in the gated form.
     pub gate: Option<Tensor<2>>,
     /// `[width, hidden]`
     pub down: Tensor<2>,
-    /// Added behind each product, if there are any.
+    /// Added after each product, if there are any.
     pub biases: Option<MlpBiases>,
 }
 
@@ -24,7 +24,7 @@ pub struct MlpWeights {
 pub struct MlpBiases {
     /// `[hidden]`
     pub up: Tensor<1>,
-    /// `[hidden]`, of the gated form.
+    /// `[hidden]`, only in the gated form.
     pub gate: Option<Tensor<1>>,
     /// `[width]`
     pub down: Tensor<1>,
@@ -55,7 +55,7 @@ pub fn mlp(x: Tensor<3>, weights: MlpWeights, recompute: bool) -> Tensor<3> {
     linear(hidden, down)
 }
 
-/// In its parts: few models have biases here, so there is no operation of their own.
+/// Separate operations: few models have biases here, so there is no fused one.
 fn biased_mlp(
     x: Tensor<3>,
     up: Tensor<2>,

@@ -8,8 +8,8 @@ thread_local! {
     static FUSED_CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs `work` with plain tensor operations alone. Concerns this thread, and what is recorded for the
-/// backward pass meanwhile. The environment variable `HADAL_PLAIN` does the same for a whole program.
+/// Runs `work` with plain tensor operations alone. This affects the present thread and what it records for the backward
+/// pass meanwhile. The environment variable `HADAL_PLAIN` does the same for a whole program.
 pub fn plainly<R>(work: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -21,7 +21,7 @@ pub fn plainly<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// How many fused operations this thread has run: tests ask whether there were any.
+/// How many fused operations this thread has run; tests check whether there were any.
 pub fn fused_calls() -> u64 {
     FUSED_CALLS.get()
 }

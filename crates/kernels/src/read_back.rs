@@ -31,7 +31,7 @@ impl Error for ReadBackError {
     }
 }
 
-/// By what they say: errors of a device cannot be compared.
+/// Compares messages: errors of a device cannot be compared.
 impl PartialEq for ReadBackError {
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()

@@ -5,7 +5,7 @@ use crate::lock::lock;
 use hadal_cpu::attention::{KeyValues, Shape, Slots};
 use std::sync::{Arc, Mutex};
 
-/// Rows from which on all new tokens are mixed at once instead of one after another.
+/// The number of rows from which on all new tokens are mixed at once instead of one after another.
 const MANY: usize = 8;
 
 /// What one layer has seen, for each row of a batch.
@@ -56,22 +56,22 @@ impl SeenRows {
     }
 }
 
-/// Lent to an operation for the time of one pass.
+/// Keys and values that are lent to an operation for one pass.
 #[derive(Clone, Debug)]
 pub struct SeenTokens(Arc<Mutex<SeenRows>>);
 
 impl SeenTokens {
-    /// Lends.
+    /// Lends the rows.
     pub fn new(rows: SeenRows) -> Self {
         Self(Arc::new(Mutex::new(rows)))
     }
 
-    /// Takes back.
+    /// Takes the rows back.
     pub fn take(self) -> SeenRows {
         std::mem::take(&mut lock(&self.0))
     }
 
-    /// Attends from those new tokens that ask to all before them, and adds those that have keys.
+    /// Attends from the new tokens that ask to all before them, and adds those that have keys.
     pub(crate) fn attend(
         &self,
         projected: &Projected<Vec<f32>>,

@@ -95,7 +95,7 @@ impl Attention {
         attention(x, self.weights(), self.call(rope, asking, recompute))
     }
 
-    /// The same for rows that continue what was seen before, and are added to it. A route may be empty.
+    /// The same for rows that continue what was seen before and are added to it. A route may be empty.
     pub(crate) fn continued(
         &self,
         x: Tensor<3>,
@@ -115,8 +115,8 @@ impl Attention {
         AttentionCall { shape: self.shape(), rope: rope.tables(), asking, recompute }
     }
 
-    /// The sub-layer with depth slots, and what it leaves to later blocks: all tokens leave something, those that are
-    /// not on the route too. A route must not be empty.
+    /// The sub-layer with depth slots, and what it leaves to later blocks: all tokens leave something, even those off
+    /// the route. A route must not be empty.
     pub(crate) fn with_slots(
         &self,
         x: Tensor<3>,
@@ -174,7 +174,7 @@ impl Attention {
         }
     }
 
-    /// Of queries, keys and values side by side.
+    /// The biases of queries, keys and values side by side.
     fn bias(&self) -> Option<Tensor<1>> {
         Some(Tensor::cat(vec![self.q.bias()?, self.k.bias()?, self.v.bias()?], 0))
     }
@@ -195,7 +195,7 @@ impl Attention {
         self.finish_slot(self.k.forward(x.clone()), self.v.forward(x), rope)
     }
 
-    /// The slot that this block's MLP leaves: it gets the same norm and rotation as a key of ours.
+    /// The slot that this block's MLP leaves: it gets the same norm and rotation as a key of this layer.
     pub(crate) fn depth_slot(
         &self,
         projection: &DepthProjection,
@@ -213,7 +213,7 @@ impl Attention {
     }
 }
 
-/// Slots as a fused operation takes them; nothing if there are none.
+/// Slots in the form that a fused operation takes; `None` if there are none.
 fn depth_slots(slots: &[KeyValue]) -> Option<DepthSlots> {
     (!slots.is_empty()).then(|| DepthSlots {
         keys: side_by_side(slots.iter().map(|slot| slot.key.clone())),

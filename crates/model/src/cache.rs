@@ -1,7 +1,7 @@
 //! Keys and values of the tokens seen so far.
 //!
-//! Layers only extend their own part; the pass that drives them advances the position once, when
-//! every layer has run. So a layer that is absent cannot stop the clock.
+//! Layers only extend their own part; the pass that drives them advances the position once, when every layer has run.
+//! So an absent layer cannot stop the clock.
 
 use crate::attention::KeyValue;
 use crate::config::ModelConfig;
@@ -39,7 +39,7 @@ impl Seen {
 }
 
 impl Cache {
-    /// Empty; it grows with the text.
+    /// An empty cache; it grows with the text.
     pub fn new(config: &ModelConfig) -> Self {
         Self { layers: vec![None; config.n_layers], length: 0 }
     }
@@ -93,7 +93,7 @@ impl Cache {
         self.layers.iter().flatten().next().map(|seen| matches!(seen, Seen::Rows(_)))
     }
 
-    /// How many tokens of each row have keys in a layer: fewer than were seen, where those who skip have none.
+    /// How many tokens of each row have keys in a layer: fewer than were seen, where tokens that skip have none.
     pub(crate) fn keys(&self, layer: usize, batch: usize) -> Vec<usize> {
         match self.layers.get(layer).and_then(Option::as_ref) {
             None => vec![0; batch],
@@ -105,8 +105,8 @@ impl Cache {
         }
     }
 
-    /// Adds a layer's new keys and values and returns all of them, with the positions of those that exist.
-    /// `present` are those of the new ones; `None` for all.
+    /// Adds a layer's new keys and values and returns all of them, with the positions that exist. `present` are the
+    /// positions of the new ones; `None` for all.
     pub(crate) fn extend(
         &mut self,
         layer: usize,
@@ -156,7 +156,7 @@ impl Cache {
         out
     }
 
-    /// What a layer has seen, as fused operations keep it.
+    /// What a layer has seen, in the form that fused operations keep.
     ///
     /// # Panics
     /// If what plain operations left cannot be read back from its device.
@@ -178,7 +178,7 @@ impl Cache {
     }
 }
 
-/// A pass without fused operations may follow one with them, and the other way round.
+/// A pass without fused operations may follow one with them, and vice versa.
 fn tensors(seen: &SeenRows, like: &KeyValue) -> KeyValue {
     let [batch, heads, _, width] = like.key.dims();
     let tensor = |values: Vec<f32>| {
@@ -196,7 +196,7 @@ fn rows(seen: &KeyValue, length: usize) -> Result<SeenRows, ReadBackError> {
     Ok(SeenRows::from_vectors(&keys, &values, [batch, heads, width]))
 }
 
-/// Writes `new` behind the first `length` entries, doubling the room when it is used up.
+/// Writes `new` after the first `length` entries, doubling the room when it is used up.
 fn append(room: Tensor<4>, new: Tensor<4>, length: usize) -> Tensor<4> {
     let [batch, heads, capacity, width] = room.dims();
     let total = length + new.dims()[2];

@@ -69,7 +69,7 @@ fn list(problems: &[String]) -> String {
     text
 }
 
-/// Reads a model: a directory of ours, a Hugging Face one of a known family, or a GGUF file.
+/// Reads a model: one of our directories, a Hugging Face one of a known family, or a GGUF file.
 ///
 /// ```
 /// use hadal_model::{Device, Pass, Tokens, load};

@@ -45,7 +45,7 @@ pub enum AttentionBias {
 pub struct SlidingWindow {
     /// How many positions back a token sees, itself included.
     pub size: usize,
-    /// The blocks that it holds for, in rising order; all of them if not said.
+    /// The blocks that have the window, in rising order; all if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Vec<usize>>,
 }
@@ -120,7 +120,7 @@ pub enum ConfigError {
         field: &'static str,
         /// What it holds.
         value: String,
-        /// Why that cannot be, and what can.
+        /// Why that is impossible, and what is possible.
         reason: String,
     },
     /// The residual policy refuses its settings.
@@ -140,8 +140,8 @@ fn refuse(
 type Bound = (&'static str, fn(&ModelConfig) -> usize, usize);
 
 impl ModelConfig {
-    /// Three small blocks without anything optional, for tests: a test names what matters to it and takes the rest
-    /// from here.
+    /// Three small blocks without anything optional, for tests: a test names what matters to it and takes the rest from
+    /// here.
     #[doc(hidden)]
     pub fn tiny() -> Self {
         Self {
@@ -169,8 +169,8 @@ impl ModelConfig {
         }
     }
 
-    /// Far beyond any model, close enough that counting never overflows and that a mistyped
-    /// number is refused before memory is asked for.
+    /// Far beyond any model, close enough that counting never overflows and that a mistyped number is refused before
+    /// memory is allocated.
     const BOUNDS: [Bound; 9] = [
         ("vocab_size", |c| c.vocab_size, 1 << 24),
         ("d_model", |c| c.d_model, 1 << 20),
@@ -180,7 +180,7 @@ impl ModelConfig {
         ("head_dim", |c| c.head_dim, 1 << 14),
         ("d_ff", |c| c.d_ff, 1 << 24),
         ("max_seq_len", |c| c.max_seq_len, 1 << 30),
-        // The numbers have passed the lines above.
+        // These numbers have already been checked by the lines above.
         ("n_heads * head_dim", |c| c.n_heads * c.head_dim, 1 << 20),
     ];
 

@@ -1,4 +1,4 @@
-//! A model of any kind that is read as a directory of ours, without ever being in memory as a whole.
+//! Writes any readable model as one of our directories, without ever holding all of it in memory.
 
 use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS};
 use crate::config::ModelConfig;
@@ -27,8 +27,8 @@ pub struct Converted {
     pub chat_template: bool,
 }
 
-/// Writes the model at `source` as a directory of ours, one parameter at a time. Elements of f16 and bf16 stay what they
-/// are; quantised ones become f32. `progress` is told how many bytes are written, and of how many.
+/// Writes the model at `source` as one of our directories, one parameter at a time. Elements of f16 and bf16 keep their
+/// type; quantised ones become f32. `progress` receives the number of bytes written and their total.
 pub fn convert(
     source: &Path,
     out: &Path,
@@ -92,7 +92,7 @@ fn write_json(path: &Path, value: &Value) -> Result<(), CheckpointError> {
     Ok(write_whole(path, format!("{value:#}\n"))?)
 }
 
-/// Copies or makes the tokenizer, and says whether there is one.
+/// Copies or makes the tokenizer, and returns whether there is one.
 fn write_tokenizer(source: &Path, staging: &Path) -> Result<bool, CheckpointError> {
     let target = staging.join(TOKENIZER);
     if is_gguf(source) {

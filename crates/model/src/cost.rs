@@ -23,9 +23,9 @@ pub struct ParameterGroup {
     pub mlp: u64,
     /// Projections that MLPs leave for later attention.
     pub depth_kv: u64,
-    /// Norms around sub-layers and in front of the head.
+    /// Norms around sub-layers and before the head.
     pub norms: u64,
-    /// What the residual policy has of its own.
+    /// The residual policy's own parameters.
     pub residual: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct ModelCost {
     pub parameters: ParameterGroup,
     /// Forward FLOPs per token, at the mean causal context of a full sequence.
     pub forward_flops_per_token: u64,
-    /// Of which the residual policy's own, norms included.
+    /// The residual policy's part of these, norms included.
     pub residual_flops_per_token: u64,
     /// Bytes of keys and values per token of context.
     pub kv_bytes_per_token: u64,
@@ -119,8 +119,8 @@ impl Branches {
         let mut sum = Self { flops: 0, kv: 0, saved: 0 };
         for block in 0..config.n_layers {
             let running = config.residual.running(block, time, &config.dimensions());
-            // Those who run see each other, where they stand in the sequence or not: twice the mean number of
-            // keys, so that it stays whole.
+            // Running tokens see each other, wherever they are in the sequence. Twice the mean number of keys, so that
+            // it stays whole.
             let double_context = 2 * seen_keys(0, running, config.window(block)) / running as u64;
             let scores = 2 * q * double_context;
             let share = |of_running: u64| spread(of_running, running, time);
@@ -131,7 +131,7 @@ impl Branches {
         Self {
             flops: sum.flops + Self::depth(config, d, q, kv) + 2 * d * vocab,
             kv: sum.kv,
-            // And the head's input.
+            // Plus the head's input.
             saved: sum.saved + d,
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         };
         let (dense, routed) = (config("prenorm"), config("prenorm:capacity=0.125"));
         assert_eq!(branches(&config("prenorm:capacity=1,every=1")), branches(&dense));
-        // Two of four blocks, in which 125 of 1000 tokens see 63 of them in the mean.
+        // Two of four blocks, in which 125 of 1000 tokens see 63 of them on average.
         let d = 64;
         let q = (dense.n_heads * dense.head_dim) as u64;
         let (kv, ff) = (dense.kv_width() as u64, dense.d_ff as u64);

@@ -35,8 +35,8 @@ impl Decoder {
         Ok(Self::declare(config, Weights::fresh(seed, device)))
     }
 
-    /// A model with given parameters: `stored` is asked for each by name and shape, and what it does
-    /// not know starts fresh.
+    /// A model with given parameters: `stored` is called for each with its name and shape; parameters that it does not
+    /// know start fresh.
     pub fn stored(
         config: &ModelConfig,
         stored: Stored,
@@ -108,7 +108,7 @@ impl Decoder {
         let shares = shares(targets.ids().len(), scored).into();
         let targets = Targets { ids: targets.ids().into(), shares };
         let loss = head_loss(hidden, self.head(), &targets);
-        // What a policy learns besides has a gradient but is no part of the loss.
+        // The policy's own loss has a gradient but is not part of the returned loss.
         Ok(match extra {
             Some(extra) => loss + (extra.clone() - extra.detach()),
             None => loss,
@@ -125,13 +125,13 @@ impl Decoder {
         self.head.as_ref().unwrap_or(&self.embed).val()
     }
 
-    /// The sub-layers that a pass without `absent` goes past.
+    /// The sub-layers of a pass from which `absent` are left out.
     pub(crate) fn present(&self, absent: &[Site]) -> Vec<Site> {
         let sites = (0..2 * self.blocks.len()).map(Site::new);
         sites.filter(|site| !absent.contains(site)).collect()
     }
 
-    /// What the head multiplies, `[B, T, d]`, and what the policy learns besides.
+    /// What the head multiplies, `[B, T, d]`, and the policy's own loss.
     fn hidden(
         &self,
         tokens: &Tokens,
@@ -156,7 +156,7 @@ impl Decoder {
         if let Some(record) = &mut record {
             record.begin(tokens, variant, 2 * self.blocks.len());
         }
-        // Caches and slots would miss what a sub-layer that is not run leaves for others.
+        // Caches and slots would miss what a sub-layer that does not run leaves for others.
         let alone = cache.is_none() && self.config.depth_kv == DepthKv::None;
         let replay = replay.filter(|_| alone);
         let mut layers = Layers {
@@ -213,7 +213,7 @@ impl Decoder {
         }
     }
 
-    /// Whether tokens can be read that make a text so long.
+    /// Whether these tokens can be read in a text of this length.
     pub(crate) fn check(&self, ids: &[u32], length: usize) -> Result<(), PassError> {
         if ids.is_empty() {
             return Err(PassError::Empty);

@@ -1,6 +1,6 @@
 //! Where a model runs: Burn's Flex backend on the CPU, or another backend that was compiled in.
 //!
-//! Nothing else knows the names. Fused operations exist on Flex alone; elsewhere their plain twins run.
+//! Nothing else knows the names. Fused operations exist only on Flex; elsewhere their plain forms run.
 
 use burn::tensor::Device;
 #[cfg(any(feature = "wgpu", feature = "metal"))]
@@ -45,7 +45,7 @@ pub fn device_named(name: &str) -> Result<Device, DeviceError> {
     }
 }
 
-/// Asks before opening: Burn panics on first use of a device that is not there.
+/// Asks before opening: Burn panics on first use of a device that does not exist.
 #[cfg(any(feature = "wgpu", feature = "cuda", feature = "rocm", feature = "metal"))]
 fn found(
     name: &str,

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 pub enum StopReason {
     /// The model chose an end token.
     End,
-    /// As many tokens as were asked for.
+    /// As many tokens as requested.
     MaxTokens,
     /// The model's `max_seq_len` is reached.
     ContextFull,
-    /// The listener had enough.
+    /// The listener asked to stop.
     Stopped,
 }
 
@@ -69,7 +69,7 @@ pub struct Limits<'a> {
     pub vocabulary: usize,
 }
 
-/// Feeds `prompt` to a session and continues it within limits, telling `listen` each token as it is chosen.
+/// Feeds `prompt` to a session and continues it within limits, passing each token to `listen` as it is chosen.
 pub fn generate(
     session: &mut Session,
     prompt: &[u32],

@@ -1,4 +1,4 @@
-//! The branches of all blocks, and the row of sub-layers that a traversal walks along.
+//! The branches of all blocks, and the row of sub-layers that a traversal passes.
 
 use crate::attention::{Attention, KeyValue};
 use crate::cache::Cache;
@@ -49,13 +49,13 @@ impl Linear {
         self.weight.val()
     }
 
-    /// What is added behind the product, if anything.
+    /// What is added after the product, if anything.
     pub(crate) fn bias(&self) -> Option<Tensor<1>> {
         self.bias.as_ref().map(Param::val)
     }
 }
 
-/// An attention and an MLP, without norms or skips: those belong to the policy.
+/// An attention and an MLP, without norms or residual connections: those belong to the policy.
 #[derive(Module, Debug)]
 pub(crate) struct Block {
     pub(crate) attention: Attention,
@@ -89,7 +89,7 @@ pub(crate) struct Layers<'a> {
     pub(crate) start: usize,
     /// Counts what ran.
     pub(crate) tally: Option<&'a mut Tally>,
-    /// What the policy wants to learn besides.
+    /// The policy's own loss.
     pub(crate) extra_loss: Option<Tensor<1>>,
     /// Where outputs are kept.
     pub(crate) record: Option<&'a mut Recording>,
@@ -198,7 +198,7 @@ impl Layers<'_> {
         }
         let keyed = match keys {
             SkippedKeys::Drop => ran,
-            // No token asks for them.
+            // No token asks for these keys.
             SkippedKeys::Keep if ran == 0 && !cached && !left_over => 0,
             SkippedKeys::Keep => all,
         };
@@ -217,7 +217,7 @@ impl Layers<'_> {
     }
 }
 
-/// A route as a fused attention takes it.
+/// A route in the form that a fused attention takes.
 fn asking(route: Option<&Route>, skipped_keys: SkippedKeys) -> Option<Asking> {
     let keys = match skipped_keys {
         SkippedKeys::Keep => Keys::All,
@@ -226,8 +226,8 @@ fn asking(route: Option<&Route>, skipped_keys: SkippedKeys) -> Option<Asking> {
     route.map(|route| Asking { route: route.clone(), keys })
 }
 
-/// The output of a sub-layer that no token runs. It still depends on the input, because the way back through
-/// fused junctions leads through every sub-layer.
+/// The output of a sub-layer that no token runs. It still depends on the input, because the backward pass through fused
+/// junctions leads through every sub-layer.
 fn nothing(x: Tensor<3>) -> Tensor<3> {
     x * 0.0
 }
@@ -253,7 +253,7 @@ impl SubLayers for Layers<'_> {
     }
 
     fn first_token(&self, site: Site, input: &Tensor<3>) -> Option<Tensor<4>> {
-        // What a cache holds is laid out for decoding, which is not watched.
+        // A cache is laid out for decoding, which is not watched.
         if site.kind() == SubLayerKind::Mlp || self.cache.is_some() {
             return None;
         }

@@ -27,7 +27,7 @@ pub fn masked_cross_entropy(logits: Tensor<3>, targets: &Tokens, scored: &[bool]
     (loss * weights).sum()
 }
 
-/// How much each position counts: those that are scored alike, or all if none is named.
+/// How much each position counts: scored ones alike, or all if none is named.
 pub(crate) fn shares(positions: usize, scored: &[bool]) -> Vec<f32> {
     if scored.is_empty() {
         return vec![1.0 / positions as f32; positions];

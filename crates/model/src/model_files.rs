@@ -1,4 +1,4 @@
-//! A model as it lies on the disk: what its config says, and where its parameters come from.
+//! A model as it is on disk: its config, and where its parameters come from.
 
 use crate::checkpoint::{CONFIG, CheckpointError};
 use crate::config::ModelConfig;
@@ -44,7 +44,7 @@ impl ModelFiles {
         let (Imported { config, mut begin, mut ends }, naming) = describe_file(&path.join(CONFIG))?;
         let generation = path.join(GENERATION);
         if generation.exists() {
-            // What is said about generating outranks what is said about the model.
+            // The generation config outranks the model's config.
             let json = read_json(&generation)?;
             let named = token_ids(&json, "eos_token_id");
             ends = if named.is_empty() { ends } else { named };
@@ -54,9 +54,9 @@ impl ModelFiles {
         Ok(Self { config, begin, ends, weights })
     }
 
-    /// Where each parameter is, if all of them are there and nothing else is. None is read.
+    /// Where each parameter is, if all of them exist and nothing else does. None is read.
     pub(crate) fn places(&self) -> Result<Vec<Place>, CheckpointError> {
-        // Parameters are declared, not made: nothing of this is in memory.
+        // Parameters are declared, not made: none of them is in memory.
         let decoder = Decoder::declare(&self.config, Weights::fresh(0, &Device::flex()));
         let mut reading = Reading::new(&*self.weights);
         let mut places = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) struct Place {
     pub(crate) shape: Vec<usize>,
 }
 
-/// How a model puts the turns of a chat together, if it says so.
+/// How a model formats the turns of a chat, if it says so.
 pub(crate) fn chat_template(model: &Path) -> Result<Option<String>, CheckpointError> {
     if is_gguf(model) {
         return Ok(Gguf::open(model)?.find("tokenizer.chat_template")?);
@@ -110,7 +110,7 @@ fn read_json(path: &Path) -> Result<Value, CheckpointError> {
         .map_err(|error| wrong(format!("this is not valid JSON: {error}")))
 }
 
-/// Reads a `config.json`, ours or a Hugging Face one, and says whose names its parameters have.
+/// Reads a `config.json`, ours or a Hugging Face one, and returns the naming scheme of its parameters.
 pub(crate) fn describe_file(path: &Path) -> Result<(Imported, Naming), CheckpointError> {
     let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
     let json = read_json(path)?;
@@ -138,7 +138,7 @@ pub(crate) fn describe_file(path: &Path) -> Result<(Imported, Naming), Checkpoin
     Ok((imported, naming))
 }
 
-/// Our config, which lies within that of a model that was exported with its own code.
+/// Our config, which is inside that of a model exported with its own code.
 fn ours(mut json: Value) -> Value {
     match json.get_mut("hadal") {
         Some(inner) if inner.is_object() => inner.take(),
@@ -158,7 +158,7 @@ impl<'a> Reading<'a> {
         Self { source, unused: source.names().into_iter().collect(), problems: Vec::new() }
     }
 
-    /// The stored name of a parameter, if it is there and has this shape.
+    /// The stored name of a parameter, if it exists and has this shape.
     pub(crate) fn locate(&mut self, ours: &str, shape: &[usize]) -> Option<String> {
         let name = self.source.name_of(ours);
         self.unused.remove(&name);
@@ -184,7 +184,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Whether everything was there and nothing else.
+    /// Whether every parameter was found and nothing was left over.
     pub(crate) fn finish(mut self) -> Result<(), CheckpointError> {
         self.unused.retain(|name| !self.source.may_ignore(name));
         let mut extra: Vec<_> =

@@ -29,13 +29,13 @@ pub enum Part {
     Mlp(usize),
 }
 
-/// What was written is no part.
+/// The text names no part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a part of a model; write a block such as 17, an attention such as attn:20 or an MLP such as mlp:7"
 )]
 pub struct PartError {
-    /// What was written.
+    /// The text.
     pub text: String,
 }
 
@@ -75,7 +75,7 @@ impl Part {
         blocks.into_iter().map(part).collect()
     }
 
-    /// As it is written on a command line: `17,attn:20`.
+    /// The spelling on a command line: `17,attn:20`.
     pub fn list(parts: &[Self]) -> String {
         parts.iter().map(Self::to_string).collect::<Vec<_>>().join(",")
     }
@@ -116,7 +116,7 @@ impl FromStr for Part {
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
         }
-        // Far beyond any model, and its sub-layers can still be counted.
+        // Far beyond any model, but its sub-layers can still be counted.
         let block = number.parse().ok().filter(|&block: &usize| block < usize::MAX / 4);
         block.map(kind).ok_or_else(wrong)
     }

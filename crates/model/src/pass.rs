@@ -18,7 +18,7 @@ pub struct Pass<'a> {
     pub mode: &'a StepMode,
     /// What the backward pass may compute again instead of keeping it.
     pub memory: Memory,
-    /// Watches. The policy then runs step by step instead of fused.
+    /// Watches the pass. The policy then runs step by step instead of fused.
     pub probe: Option<&'a mut dyn Probe>,
     /// Only the logits of each row's last position.
     pub only_last: bool,
@@ -26,7 +26,7 @@ pub struct Pass<'a> {
     pub tally: Option<&'a mut Tally>,
     /// Where to keep what sub-layers return, for passes that replay it.
     pub record: Option<&'a mut Recording>,
-    /// What need not be computed again. It has no effect with a cache or with depth slots.
+    /// Outputs that need not be computed again. It has no effect with a cache or with depth slots.
     pub replay: Option<&'a Recording>,
 }
 

@@ -4,8 +4,8 @@ use crate::pass::{Tokens, Variant};
 use burn::tensor::Tensor;
 use hadal_residual::{Site, StepMode};
 
-/// Outputs of every sub-layer of a pass. A pass of the same model over the same tokens in the same mode that leaves
-/// out other sub-layers takes from it whatever comes before the first difference, instead of computing it again.
+/// Outputs of every sub-layer of a pass. A pass of the same model over the same tokens in the same mode, but with other
+/// sub-layers absent, takes everything before the first difference from it, instead of computing it again.
 #[derive(Debug, Default)]
 pub struct Recording {
     tokens: Option<Tokens>,
@@ -30,7 +30,7 @@ impl Recording {
         }
     }
 
-    /// How many sub-layers return the same in a pass of a variant over `tokens`.
+    /// How many leading sub-layers return the same in a pass of a variant over `tokens`.
     pub(crate) fn agreeing(&self, tokens: &Tokens, variant: Variant) -> usize {
         if self.tokens.as_ref() != Some(tokens) || self.mode != *variant.mode {
             return 0;

@@ -6,7 +6,7 @@ use crate::rope_scaling::Frequencies;
 use burn::tensor::{Device, Tensor, TensorData};
 use hadal_kernels::RopeTables;
 
-/// The rotations of a run of positions, made once per pass and shared by all layers.
+/// The rotations of a run of positions, made once per pass and used by all layers.
 #[derive(Clone, Debug)]
 pub(crate) struct Rope {
     /// `[1, 1, T, h/2]`
@@ -62,7 +62,7 @@ fn rotation(position: usize, frequencies: &Frequencies) -> impl Iterator<Item = 
     })
 }
 
-/// The rotation of one position after another, in memory that is used again.
+/// The rotation of one position after another, in memory that is reused.
 #[derive(Debug, Default)]
 pub(crate) struct RopeStep {
     frequencies: Frequencies,

@@ -11,13 +11,13 @@ use std::f64::consts::TAU;
 pub enum RopeScaling {
     /// Every frequency is divided.
     Linear {
-        /// By this.
+        /// The divisor.
         factor: f64,
     },
-    /// The base grows with the text as soon as it is longer than the original length. What a cache holds stays as it was
-    /// rotated, so a text in one pass and token by token differ beyond that length.
+    /// The base grows with the text as soon as it is longer than the original length. Cached keys keep the rotation
+    /// that they had, so reading a text in one pass or token by token differs beyond that length.
     Dynamic {
-        /// How steeply.
+        /// How steeply the base grows.
         factor: f64,
         /// Length up to which nothing changes.
         original_max_seq_len: usize,
@@ -33,7 +33,8 @@ pub enum RopeScaling {
         /// Length of the first training.
         original_max_seq_len: usize,
     },
-    /// The same by turns within the original length, with a ramp between the two, and sharper attention.
+    /// The same, decided by the number of turns within the original length, with a ramp between the two, and sharper
+    /// attention.
     Yarn(Yarn),
     /// Each frequency is divided by its own number.
     Divided {
@@ -73,7 +74,7 @@ fn plain(head_dim: usize, theta: f64) -> impl Iterator<Item = f64> {
 }
 
 impl Frequencies {
-    /// Those of a text whose last position is `length - 1`.
+    /// The frequencies of a text whose last position is `length - 1`.
     pub(crate) fn new(
         head_dim: usize,
         theta: f64,
@@ -85,7 +86,7 @@ impl Frequencies {
         frequencies
     }
 
-    /// Becomes those of another text, without taking new memory.
+    /// Sets the frequencies of another text, without allocating.
     pub(crate) fn set(
         &mut self,
         head_dim: usize,
@@ -137,7 +138,7 @@ impl Frequencies {
 }
 
 impl Yarn {
-    /// What the paper suggests for queries and keys.
+    /// The paper's suggested factor on queries and keys.
     pub(crate) fn suggested_attention_factor(factor: f64) -> f64 {
         Self::magnitude(factor, 1.0)
     }
@@ -181,7 +182,7 @@ fn positive(value: f64) -> Result<(), Refused> {
 }
 
 impl RopeScaling {
-    /// Refuses what makes no frequencies.
+    /// Refuses settings that make no frequencies.
     pub(crate) fn check(&self, head_dim: usize, theta: f64) -> Result<(), Refused> {
         let stretch = |factor: f64| {
             let holds = factor.is_finite() && factor >= 1.0;

@@ -1,4 +1,4 @@
-//! A text that grows: the model reads more tokens and says what may come next.
+//! A text that grows: the model reads more tokens and returns the logits of the next.
 
 use crate::cache::Cache;
 use crate::decoder::Decoder;
@@ -9,7 +9,7 @@ use hadal_kernels::read_back;
 
 /// A model and the text it has read.
 ///
-/// Several tokens at once are a pass through the cache. A single one takes the same way by kernels over slices alone,
+/// Several tokens at once are a pass through the cache. A single one is a decode step: kernels over slices alone,
 /// without tensors and without allocating, wherever a model has that form ([`Session::decodes_tokens`]).
 #[derive(Debug)]
 pub struct Session<'a> {
@@ -17,13 +17,13 @@ pub struct Session<'a> {
     variant: Variant<'a>,
     cache: Cache,
     token_decoder: Option<TokenDecoder>,
-    /// Tokens for which there will be room from the first decode step on.
+    /// Tokens for which there is room from the first decode step on.
     expected: usize,
     logits: Vec<f32>,
 }
 
 impl<'a> Session<'a> {
-    /// Nothing read yet.
+    /// A session that has read nothing yet.
     pub fn new(decoder: &'a Decoder, variant: Variant<'a>) -> Result<Self, PassError> {
         decoder.check_absent(variant.absent)?;
         Ok(Self {
@@ -36,7 +36,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Expects the text to become this long. If it becomes longer, memory is taken on the way.
+    /// Expects the text to become this long. If it becomes longer, memory is allocated on the way.
     pub fn reserve(&mut self, tokens: usize) {
         self.expected = tokens.min(self.decoder.config().max_seq_len);
     }

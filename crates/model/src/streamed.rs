@@ -51,8 +51,8 @@ pub(crate) enum Interrupted<E> {
     Write(SafeTensorError),
 }
 
-/// Writes tensors, asking `read` for the elements of each by its place in the list. `progress` is told how many bytes
-/// are written, and of how many.
+/// Writes tensors, asking `read` for the elements of each by its index in the list. `progress` receives the number of
+/// bytes written and their total.
 pub(crate) fn write_streamed<E>(
     path: &Path,
     tensors: &[Streamed],
@@ -73,7 +73,7 @@ pub(crate) fn write_streamed<E>(
     }
 }
 
-/// What all tensors share while they are written.
+/// What all tensors have in common while they are written.
 struct Shared<'a, E> {
     read: &'a mut dyn FnMut(usize) -> Result<Vec<f32>, E>,
     progress: &'a mut dyn FnMut(u64, u64),
@@ -103,7 +103,7 @@ impl<E> View for Lazy<'_, '_, E> {
 
     fn data(&self) -> Cow<'_, [u8]> {
         let mut shared = self.shared.borrow_mut();
-        // The library cannot be told that something is wrong, so the file is finished with zeros and thrown away.
+        // Errors cannot be passed through the library, so the file is completed with zeros and thrown away.
         let nothing = || Cow::Owned(vec![0; self.tensor.bytes()]);
         if shared.problem.is_some() {
             return nothing();

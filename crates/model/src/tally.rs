@@ -1,4 +1,4 @@
-//! Who ran what, and what that cost: F(mask) of Mixture-of-Depths, exact for any mask.
+//! Which tokens ran what, and what that cost: F(mask) of Mixture-of-Depths, exact for any mask.
 
 use crate::config::{DepthKv, MlpKind, ModelConfig};
 use hadal_residual::{Site, SkippedKeys, SubLayerKind};
@@ -10,7 +10,7 @@ pub struct SiteTally {
     pub ran: u64,
     /// Tokens whose keys and values were computed; attention only.
     pub keyed: u64,
-    /// Keys that the tokens which ran it saw, together; attention only.
+    /// Keys seen by the tokens that ran it, in total; attention only.
     pub seen: u64,
     /// Keys that all tokens would see if none skipped; attention only.
     pub context: u64,
@@ -33,7 +33,7 @@ struct SiteFlops {
     keyed: u64,
     /// For each key that a token sees.
     seen: u64,
-    /// For each token, in any case.
+    /// For each token, whether or not it runs.
     always: u64,
 }
 
@@ -129,13 +129,13 @@ impl Tally {
         Self { tokens: self.tokens, sites }
     }
 
-    /// Forward FLOPs: sub-layers as far as they ran, gates, and the head of every token.
+    /// Forward FLOPs: sub-layers as far as they ran, gates, and the head for every token.
     pub fn flops(&self, config: &ModelConfig) -> u64 {
         let head = 2 * (config.d_model * config.vocab_size) as u64 * self.tokens;
         self.depth_flops(config) + head
     }
 
-    /// The same without the head: what it takes to read a prompt, of whose logits only the last are wanted.
+    /// The same without the head: the cost of reading a prompt when only the last logits are wanted.
     pub fn depth_flops(&self, config: &ModelConfig) -> u64 {
         let sites = self.sites.iter().enumerate();
         sites.map(|(i, &s)| SiteFlops::of(config, Site::new(i)).total(s, self.tokens)).sum()
@@ -150,8 +150,7 @@ impl Tally {
         self.flops(config) + self.tokens * policy.saturating_sub(counted)
     }
 
-    /// The share of the FLOPs that can be skipped which were skipped: 0 if every token ran everything, 1 if
-    /// none ran anything.
+    /// The share of the skippable FLOPs that were skipped: 0 if every token ran everything, 1 if none ran anything.
     pub fn skipped_share(&self, config: &ModelConfig) -> f64 {
         let dense = self.dense();
         let all = dense.skippable(config);
@@ -171,23 +170,23 @@ impl Tally {
         if all == 0 { 0.0 } else { 1.0 - ran as f64 / all as f64 }
     }
 
-    /// FLOPs of those who ran a sub-layer that they would have saved by skipping it.
+    /// FLOPs that the tokens that ran a sub-layer would have saved by skipping it.
     pub fn skippable_at(&self, config: &ModelConfig, site: Site) -> u64 {
         let Saving { token, key, own_key } = Saving::of(config, site);
         let tally = self.sites.get(site.index).copied().unwrap_or_default();
         token * tally.ran + key * tally.seen + own_key * tally.keyed
     }
 
-    /// The same of all sub-layers.
+    /// The same for all sub-layers.
     pub fn skippable(&self, config: &ModelConfig) -> u64 {
         (0..self.sites.len()).map(|i| self.skippable_at(config, Site::new(i))).sum()
     }
 }
 
-/// Forward FLOPs that are saved where a token skips a sub-layer.
+/// Forward FLOPs that are saved when a token skips a sub-layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saving {
-    /// In any case.
+    /// Saved in any case.
     pub token: u64,
     /// For each key that it would have seen.
     pub key: u64,
@@ -196,7 +195,7 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// At a sub-layer.
+    /// The saving at a sub-layer.
     pub fn of(config: &ModelConfig, site: Site) -> Self {
         let flops = SiteFlops::of(config, site);
         let drops = config.residual.skipped_keys() == SkippedKeys::Drop;
@@ -204,7 +203,7 @@ impl Saving {
     }
 }
 
-/// Keys that `time` tokens behind `start` others see, each as far back as the window reaches.
+/// Keys that `time` tokens after `start` others see, each as far back as the window reaches.
 pub(crate) fn seen_keys(start: usize, time: usize, window: Option<usize>) -> u64 {
     let of_first = |tokens: usize| {
         let full = window.map_or(0, |window| tokens.saturating_sub(window)) as u64;
@@ -232,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Whatever the policy and the depth slots, what is counted of full sequences is what was predicted.
+    /// Whatever the policy and the depth slots, the count for full sequences is the predicted one.
     #[test]
     fn the_count_of_those_who_skip_nothing_is_the_cost_of_the_model() {
         for residual in ResidualConfig::all() {

@@ -21,8 +21,8 @@ pub struct TensorFile {
     metadata: Metadata,
 }
 
-/// Writes named tensors. The library writes through a temporary file that nobody else may read; whoever may read other
-/// new files may read these.
+/// Writes named tensors. The library writes through a temporary file with private permissions; the result gets those of
+/// any other new file.
 pub fn write_tensors<S: AsRef<str> + Ord + Display, V: View>(
     tensors: impl IntoIterator<Item = (S, V)>,
     about: Option<HashMap<String, String>>,
@@ -88,12 +88,12 @@ impl TensorFile {
         names
     }
 
-    /// The shape of a tensor, if it is there.
+    /// The shape of a tensor, if it exists.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.metadata.info(name).map(|info| info.shape.as_slice())
     }
 
-    /// The type of a tensor's elements, if it is there.
+    /// The type of a tensor's elements, if it exists.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         self.metadata.info(name).map(|info| info.dtype)
     }

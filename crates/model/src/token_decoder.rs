@@ -1,5 +1,5 @@
-//! One token through the model without tensors, graph or allocation: the same kernels as the fused operations', over the
-//! weights where the model keeps them, in rows that are there from the beginning.
+//! One token through the model without tensors, graph or allocation: the kernels of the fused operations, over the
+//! weights where the model keeps them, in preallocated rows.
 
 use crate::cache::Cache;
 use crate::config::{DepthKv, ModelConfig};
@@ -20,9 +20,9 @@ pub(crate) struct TokenDecoder {
     rope: RopeStep,
     skipped_keys: SkippedKeys,
     room: Room,
-    /// What a sub-layer, and finally the head, is given.
+    /// The input of a sub-layer, and finally of the head.
     input: Vec<f32>,
-    /// What a sub-layer returns.
+    /// The output of a sub-layer.
     output: Vec<f32>,
     logits: Vec<f32>,
 }
@@ -35,8 +35,8 @@ enum Layer {
 }
 
 impl TokenDecoder {
-    /// Nothing if the model has no such form: on another device than Flex or with a graph, where plain operations are
-    /// asked for, with depth slots, and for policies that are not fused.
+    /// `None` if the model has no such form: on a device other than Flex or with a graph, where plain operations are
+    /// requested, with depth slots, and for policies that are not fused.
     pub(crate) fn new(decoder: &Decoder, variant: Variant) -> Option<Self> {
         let (config, head) = (decoder.config(), decoder.head());
         if !fuses(&head.device()) || config.depth_kv != DepthKv::None {
@@ -68,7 +68,7 @@ impl TokenDecoder {
         })
     }
 
-    /// Makes room for a text of so many tokens.
+    /// Reserves memory for a text of this many tokens.
     pub(crate) fn reserve(&self, cache: &mut Cache, tokens: usize) {
         for (site, layer) in &self.layers {
             if let Layer::Attention(attention) = layer {
@@ -77,7 +77,7 @@ impl TokenDecoder {
         }
     }
 
-    /// The logits behind a token, which must be in the vocabulary and have its place in the text.
+    /// The logits after a token, which must be in the vocabulary and fit into the text.
     pub(crate) fn step(
         &mut self,
         token: u32,

@@ -1,4 +1,4 @@
-//! Steps of one token allocate nothing: counted, not believed.
+//! Decode steps allocate nothing: counted, not believed.
 
 use hadal_kernels::fuses;
 use hadal_model::{Decoder, Device, MlpKind, ModelConfig, Session, Variant};
@@ -62,7 +62,7 @@ fn config(policy: &str, width: usize) -> ModelConfig {
     }
 }
 
-/// Allocations on this thread, and on all, of each of `steps` steps behind a prompt.
+/// Allocations on this thread, and on all, by each of `steps` decode steps after a prompt.
 fn allocations(config: &ModelConfig, prompt: usize, steps: usize) -> Vec<(usize, usize)> {
     let decoder = Decoder::fresh(config, 1, &Device::flex()).unwrap();
     let mut session = Session::new(&decoder, Variant::default()).unwrap();
@@ -74,11 +74,11 @@ fn allocations(config: &ModelConfig, prompt: usize, steps: usize) -> Vec<(usize,
         session.feed(&[i as u32 % 32], None).unwrap();
         (HERE.get() - before.0, ANYWHERE.load(SeqCst) - before.1)
     };
-    // The first step takes the memory that all others use.
+    // The first step allocates the memory that all others use.
     (0..=steps).map(step).skip(1).collect()
 }
 
-/// Settings other than the defaults, which take other ways.
+/// Settings other than the defaults, which take other code paths.
 const VARIANTS: [&str; 4] = [
     "hc:dynamic=false",
     "attnres:blocks=2",
@@ -109,8 +109,8 @@ fn steps_allocate_nothing() {
     }
 }
 
-/// Large enough that every product and the attention are shared out among threads. What rayon takes to hand over work is
-/// its own: with one thread nothing, with two a block of its queues now and then.
+/// Large enough that every product and the attention are split among threads. What rayon allocates to hand over work is
+/// its own: nothing with one thread, a block of its queues now and then with two.
 #[test]
 fn steps_that_are_shared_out_take_nothing_that_grows() {
     if !fuses(&Device::flex()) {

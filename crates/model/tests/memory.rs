@@ -1,4 +1,4 @@
-//! How much memory a pass may take, measured by counting what is allocated.
+//! How much memory a pass may take, measured by counting allocations.
 
 use hadal_model::{
     Decoder, DepthKv, Device, ModelConfig, Pass, Tokens, convert, cross_entropy, load, save,
@@ -73,11 +73,10 @@ fn step(decoder: &Decoder, time: u32) -> usize {
     peak(train)
 }
 
-/// A source or stream is read by every later sub-layer, so a copy for each reader would make
-/// memory grow with the square of the depth; sharing it keeps memory linear. What is counted is
-/// what 63 more tokens take: the gradients of the parameters and autodiff's notes on its
-/// operations, a few kilobytes for each reader and source, are there for one token too and say
-/// nothing about copies.
+/// A source or stream is read by every later sub-layer, so a copy for each reader would make memory grow with the
+/// square of the depth; one copy for all keeps it linear. What is counted is what 63 more tokens take: the gradients of
+/// the parameters and autodiff's notes on its operations, a few kilobytes for each reader and source, exist for one
+/// token too and say nothing about copies.
 #[test]
 fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +116,7 @@ fn loading_takes_a_model_once_and_converting_a_tensor_at_a_time() {
     assert!(converting <= bytes / 10 + 3 * largest, "{converting} for a model of {bytes}");
 }
 
-/// The config is read before the weights and may say anything.
+/// The config is read before the weights and may contain anything.
 #[test]
 fn a_hostile_config_takes_little_memory() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Run folders as data: what `hadal train` left in them, read without locking or changing anything.
+//! Run folders as data: the files of `hadal train`, read without locking or changing anything.
 //!
 //! A run that is being written can be read at any time: a last line that is not whole yet is left out.
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Everything that a run folder tells.
+/// The contents of a run folder.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The folder.
@@ -23,17 +23,17 @@ pub struct Run {
     pub steps: Vec<StepPoint>,
     /// Evaluations on held-out data.
     pub evaluations: Vec<EvaluationPoint>,
-    /// Texts that were written on the way.
+    /// Texts written during training.
     pub samples: Vec<Sample>,
-    /// What it came to, `outcome.json`, once it is finished.
+    /// Its result, `outcome.json`, once it is finished.
     pub outcome: Option<Outcome>,
     /// Figures of `hadal diagnose`, `diagnosis/*.json`, by name.
     pub figures: Vec<Figure>,
-    /// How it stands.
+    /// Its status.
     pub status: Status,
 }
 
-/// How a run stands.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -65,10 +65,10 @@ pub struct StepPoint {
     /// FLOPs of this step, forward and backward; older runs did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<u64>,
-    /// Share of the FLOPs that can be skipped which were, where there is skipping.
+    /// Share of the skippable FLOPs that were skipped, if there is skipping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip_rate: Option<f64>,
-    /// What that share should have been.
+    /// The target for that share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip_target: Option<f64>,
     /// The mean of all thresholds.
@@ -97,7 +97,7 @@ pub struct EvaluationPoint {
     pub exact_match: Option<f64>,
 }
 
-/// A line of `metrics.jsonl`. What is not a finite number is `null` there.
+/// A line of `metrics.jsonl`. Numbers that are not finite are `null` there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Metric {
@@ -119,7 +119,7 @@ pub struct Sample {
     pub text: String,
 }
 
-/// What a finished run came to.
+/// The result of a finished run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Trainable numbers.
@@ -132,7 +132,7 @@ pub struct Outcome {
     pub tokens_per_second: f64,
     /// The process's largest resident set, in MB (10^6 bytes).
     pub peak_rss_mb: f64,
-    /// FLOPs of all steps of training, forward and backward, as they were counted; older runs did not.
+    /// FLOPs of all steps of training, forward and backward, as counted; older runs did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training_flops: Option<f64>,
 }
@@ -141,7 +141,7 @@ pub struct Outcome {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum RunError {
-    /// There is none.
+    /// There is no run.
     #[error("{} holds no run (no config.toml)", path.display())]
     NoRun { path: PathBuf },
     /// A file cannot be read.
@@ -195,7 +195,7 @@ impl Run {
     }
 }
 
-/// How a run stands, without reading it.
+/// The status of a run, without reading it.
 pub fn status(path: &Path) -> Status {
     let busy = File::open(path.join("lock"))
         .is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)));
@@ -211,7 +211,7 @@ pub fn status(path: &Path) -> Status {
     }
 }
 
-/// Steps and evaluations stand in one file.
+/// Steps and evaluations are in one file.
 fn metrics(path: &Path) -> Result<(Vec<StepPoint>, Vec<EvaluationPoint>), RunError> {
     let (mut steps, mut evaluations) = (Vec::new(), Vec::new());
     for metric in lines(path)? {

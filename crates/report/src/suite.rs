@@ -1,4 +1,4 @@
-//! What a comparison left in its folder: `table.json` beside `runs/`.
+//! The files that a comparison leaves in its folder: `table.json` beside `runs/`.
 
 use crate::figure::Figure;
 use crate::run::RunError;
@@ -15,7 +15,7 @@ pub struct SuiteTable {
     pub baseline: String,
     /// What is compared: `validation loss`.
     pub metric: String,
-    /// What came out, in sentences, the most important first.
+    /// The results in sentences, the most important first.
     pub verdict: Vec<String>,
     /// Names of the columns, the first being the policy.
     pub columns: Vec<String>,
@@ -32,7 +32,7 @@ impl SuiteTable {
     /// The folder of the runs in a suite's folder.
     pub const RUNS: &str = "runs";
 
-    /// Whether a folder is a suite's: it has runs, if not yet a table.
+    /// Whether a folder is a suite's: it has runs, even if it has no table yet.
     pub fn is_suite(path: &Path) -> bool {
         path.join(Self::RUNS).is_dir()
     }

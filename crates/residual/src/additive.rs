@@ -1,7 +1,7 @@
 //! One stream to which every sub-layer adds: the module of PreNorm, LayerNorm Scaling, PostNorm, DeepNorm, Mix-LN and
 //! Sandwich.
 //!
-//! They differ in where their norms stand. At sub-layer l
+//! They differ in the places of their norms. At sub-layer l
 //!
 //! `x' = after_l(carry_l x + write_l(sub_l(scale_l before_l(x))))`
 //!
@@ -33,9 +33,9 @@ pub struct Additive {
 pub(crate) struct AdditiveSite {
     /// Normalises what the sub-layer is given.
     pub(crate) before: Option<RmsNorm>,
-    /// What that is multiplied by.
+    /// Factor on that input.
     pub(crate) scale: f64,
-    /// Normalises what it returns.
+    /// Normalises the sub-layer's output.
     pub(crate) write: Option<RmsNorm>,
     /// Weight of the stream when the write is added to it.
     pub(crate) carry: f64,
@@ -56,7 +56,7 @@ impl AdditiveSite {
 }
 
 impl Additive {
-    /// With one norm for each sub-layer, which `site` puts in its place, and none in front of the head.
+    /// One norm for each sub-layer, which `site` puts in its place, and none before the head.
     pub(crate) fn new(
         dimensions: &Dimensions,
         weights: &mut Weights,
@@ -71,12 +71,12 @@ impl Additive {
         }
     }
 
-    /// The same with a norm in front of the head.
+    /// The same with a norm before the head.
     pub(crate) fn with_final_norm(self, dimensions: &Dimensions, weights: &mut Weights) -> Self {
         Self { final_norm: Some(final_norm(dimensions, weights)), ..self }
     }
 
-    /// The norm in front of a reader and its factor, if it has one.
+    /// The norm before a reader and its factor, if it has one.
     fn before(&self, reader: Place) -> Option<(&RmsNorm, f64)> {
         match reader {
             Place::Site(site) => {

@@ -43,7 +43,7 @@ macro_rules! policies {
             }
         }
 
-        /// What may be asked of a policy is asked of its settings.
+        /// Questions about a policy are answered by its settings.
         impl std::ops::Deref for ResidualConfig {
             type Target = dyn $crate::PolicyConfig;
 
@@ -59,7 +59,7 @@ macro_rules! policies {
         }
 
         impl AnyResidual {
-            /// From the embedding to the head's input, past every sub-layer.
+            /// Runs from the embedding to the head's input, past every sub-layer.
             ///
             /// # Shapes
             /// - `embedding` and output: `[B, T, d]`
@@ -187,7 +187,7 @@ impl fmt::Display for ResidualConfig {
     }
 }
 
-/// Splits at commas that stand between settings, not in a list or a table.
+/// Splits at commas between settings, not in a list or a table.
 fn split_settings(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (i, c) in text.char_indices() {

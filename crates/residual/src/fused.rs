@@ -12,8 +12,8 @@ use hadal_kernels::{Junctions, Rows, lend};
 /// What the backward pass may compute again instead of keeping it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// For policies whose update can be inverted: the share of rows whose state is copied. The state of
-    /// the others is computed backwards. `None` copies every row.
+    /// For policies with an invertible update: the share of rows whose state is copied; the state of the others is
+    /// recomputed backwards. `None` copies every row.
     pub kept_share: Option<f64>,
     /// Sub-layers keep their input alone and run a second time in the backward pass.
     pub recompute: bool,
@@ -39,7 +39,7 @@ pub struct FusedOptions<'a> {
 /// The way from one present sub-layer to the next: from a write to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Junction {
-    /// The sub-layer that wrote; none in front of the first one.
+    /// The sub-layer that wrote; `None` before the first one.
     pub from: Option<Site>,
     /// What reads next.
     pub to: Place,
@@ -50,7 +50,7 @@ pub(crate) fn join(parts: Vec<Tensor<1>>) -> Tensor<1> {
     Tensor::cat(parts, 0)
 }
 
-/// The same where there may be one or none.
+/// The same, but the list may be empty.
 pub(crate) fn join_any(mut parts: Vec<Tensor<1>>, device: &Device) -> Tensor<1> {
     match parts.len() {
         0 => Tensor::zeros([0], device),
@@ -59,7 +59,7 @@ pub(crate) fn join_any(mut parts: Vec<Tensor<1>>, device: &Device) -> Tensor<1> 
     }
 }
 
-/// The gain of the norm in front of a reader.
+/// The gain of the norm before a reader.
 pub(crate) fn gain(norms: &[RmsNorm], final_norm: &RmsNorm, reader: Place) -> Tensor<1> {
     match reader {
         Place::Site(site) => norms[site.index].gain(),
@@ -91,7 +91,7 @@ pub struct Fused {
 }
 
 impl Fused {
-    /// The same for one token at a time; nothing where tensors are out of reach.
+    /// The same for one token at a time; `None` where the tensors cannot be read.
     pub(crate) fn decode(self) -> Option<FusedDecode> {
         let params = self.params.into_iter().map(lend).collect::<Option<_>>()?;
         Some(FusedDecode { stream: self.stream.decode(), params })

@@ -1,4 +1,4 @@
-//! Residual-stream policies behind one trait.
+//! Residual-stream policies under one trait.
 //!
 //! A deep network is a depth state that flows past a row of sub-layers. A [`Residual`] policy decides
 //! how a sub-layer reads from that state and how its output is written back; everything else is the

@@ -46,7 +46,7 @@ pub(crate) fn sub_layer_norms(dimensions: &Dimensions, weights: &mut Weights) ->
         .collect()
 }
 
-/// The norm in front of the head: `norm.weight`.
+/// The norm before the head: `norm.weight`.
 pub(crate) fn final_norm(dimensions: &Dimensions, weights: &mut Weights) -> RmsNorm {
     RmsNorm::new("norm.weight", dimensions.width, dimensions.norm_eps, weights)
 }

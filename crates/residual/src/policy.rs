@@ -181,7 +181,7 @@ pub struct RecipeKey {
 /// How fast the squared norm of an additive stream grows at the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// Whose bounds these are.
+    /// The policy that these bounds belong to.
     pub of: &'static str,
     /// What a block adds, as a share of what a PreNorm block adds.
     pub share: f64,
@@ -196,7 +196,7 @@ pub enum Numbering {
     Blocks,
 }
 
-/// The settings of one kind of policy, and all that the rest of the program may ask of it.
+/// The settings of one kind of policy, and all that the rest of the program may ask about it.
 ///
 /// All but `about`, `cost` and `init` have defaults: a small policy answers only what is special about it.
 pub trait PolicyConfig {
@@ -266,7 +266,7 @@ pub trait PolicyConfig {
         None
     }
 
-    /// Changes when tokens skip. Asked only of policies that [can](PolicyConfig::can_skip).
+    /// Changes when tokens skip. Only called for policies that [can](PolicyConfig::can_skip).
     fn set_skipping(&mut self, skipping: Option<Skipping>) -> Result<(), InvalidPolicy> {
         match skipping {
             None => Ok(()),
@@ -292,13 +292,13 @@ pub trait PolicyConfig {
         time
     }
 
-    /// FLOPs for each token of deciding who runs the sub-layer.
+    /// FLOPs per token of deciding which tokens run the sub-layer.
     fn deciding(&self, _site: Site, _dimensions: &Dimensions) -> u64 {
         0
     }
 
-    /// Whether a number of the policy follows from where in depth a block stands. A model without some of its
-    /// blocks then remembers their numbers ([`Dimensions::removed`]).
+    /// Whether one of the policy's values depends on a block's depth. A model without some of its blocks then remembers
+    /// their numbers ([`Dimensions::removed`]).
     fn depends_on_depth(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 //! Attention over depth: a learned query weighs a token's sources, and their mean is read.
 //!
 //! `weight_i = softmax_i(query . rms(source_i))`, `h = sum_i weight_i source_i`: only the keys are
-//! normalised, the values are raw. Shared by AttnRes, whose query carries a key gain, and by MGR,
-//! whose query is scaled by `1/sqrt(d)`.
+//! normalised, the values are raw. Used by AttnRes, whose query carries a key gain, and by MGR, whose query is scaled
+//! by `1/sqrt(d)`.
 
 use burn::tensor::{Tensor, activation::softmax};
 use hadal_kernels::inverse_rms;

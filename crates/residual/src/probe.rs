@@ -56,7 +56,7 @@ impl Signal {
 pub enum Place {
     /// At a sub-layer.
     Site(Site),
-    /// At the read-out in front of the head.
+    /// At the read-out before the head.
     Out,
 }
 
@@ -71,8 +71,8 @@ pub trait Probe {
     /// - `value`: `[batch, time, streams, features]`, see [`Signal`]
     fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>);
 
-    /// What goes on as a sub-layer's output: itself, or itself plus a zero whose gradient will tell how
-    /// the loss depends on it.
+    /// What goes on as a sub-layer's output: the output itself, or the output plus a zero whose gradient shows how the
+    /// loss depends on it.
     ///
     /// # Shapes
     /// - `output` and what is returned: `[batch, time, features]`

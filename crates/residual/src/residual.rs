@@ -33,12 +33,12 @@ impl<Ticket> Read<Ticket> {
 /// Nothing here mixes tokens: what flows through depth at a token depends on that token alone. So
 /// one implementation serves training, prefill and one-token decoding, and no policy needs a cache.
 pub trait Residual: Module {
-    /// What flows through depth. It is moved, never shared.
+    /// What flows through depth. It has one owner and is moved.
     type State;
     /// Travels from a site's read to its write.
     type Ticket;
 
-    /// The state in front of the first sub-layer.
+    /// The state before the first sub-layer.
     ///
     /// # Shapes
     /// - `embedding`: `[B, T, d]`
@@ -149,12 +149,12 @@ pub trait Residual: Module {
     }
 }
 
-/// The row of sub-layers that a traversal walks along: bare functions without norms or skips.
+/// The row of sub-layers that a traversal passes: bare functions without norms or residual connections.
 pub trait SubLayers {
     /// How many there are.
     fn sites(&self) -> usize;
 
-    /// Whether this one is left out of the traversal.
+    /// Whether the traversal leaves this one out.
     fn absent(&self, site: Site) -> bool;
 
     /// How much of its attention each head would give to the first token, if this is an attention.

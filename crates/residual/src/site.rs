@@ -60,7 +60,7 @@ pub struct Dimensions {
 }
 
 impl Dimensions {
-    /// Of a model from which nothing was removed.
+    /// The dimensions of a model from which no block was removed.
     pub fn new(width: usize, blocks: usize, norm_eps: f64) -> Self {
         Self { width, blocks, norm_eps, removed: Vec::new() }
     }

@@ -26,7 +26,7 @@ pub enum Thresholds {
 }
 
 impl Thresholds {
-    /// That of a sub-layer.
+    /// The threshold of a sub-layer.
     pub fn at(&self, site: Site) -> f64 {
         match self {
             Self::One(threshold) => *threshold,
@@ -38,7 +38,7 @@ impl Thresholds {
         }
     }
 
-    /// Those of the sub-layers that stay when others are removed.
+    /// The thresholds of the sub-layers that stay when others are removed.
     pub fn keeping(&self, stays: impl Fn(Site) -> bool) -> Self {
         match self {
             Self::PerSite(thresholds) => Self::PerSite(
@@ -74,7 +74,7 @@ pub enum SkippedKeys {
 /// When tokens skip, and what that does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skipping {
-    /// Below which gates.
+    /// The gates below which tokens skip.
     pub thresholds: Thresholds,
     /// The share of the threshold that is taken off the gates of running tokens: 0 is the hard rule, 1 the
     /// continuous one, which does not jump where a gate meets the threshold.
@@ -90,7 +90,7 @@ impl Skipping {
         Self { thresholds, shrink: 0.0, keys: SkippedKeys::Keep }
     }
 
-    /// As the fields `skip_threshold`, `skip_shrink` and `skip_kv` of a policy's settings.
+    /// The fields `skip_threshold`, `skip_shrink` and `skip_kv` of a policy's settings.
     pub(crate) fn fields(skipping: Option<Self>) -> (Option<Thresholds>, f64, SkippedKeys) {
         match skipping {
             Some(Self { thresholds, shrink, keys }) => (Some(thresholds), shrink, keys),
@@ -127,7 +127,7 @@ impl Skipping {
         Ok(())
     }
 
-    /// As kernels take it, for the given sub-layers.
+    /// The rule in the form that kernels take, for the given sub-layers.
     pub(crate) fn rule(&self, sites: impl Iterator<Item = Site>, forced: &Forced) -> Skip {
         let (thresholds, forced_shares) = sites
             .map(|site| {
@@ -149,7 +149,7 @@ impl Skipping {
 pub struct Forced {
     /// Share of tokens at each sub-layer; empty if there are none.
     pub shares: Vec<f32>,
-    /// Decides which tokens.
+    /// Decides which tokens they are.
     pub seed: u64,
 }
 
@@ -160,7 +160,7 @@ pub struct StepMode {
     pub warmth: f64,
     /// Whether parameters are being learned: decisions may then use what a generated text does not have.
     pub learning: bool,
-    /// Tokens that run in any case.
+    /// Tokens that run whatever their gate says.
     pub forced: Forced,
 }
 
@@ -180,16 +180,16 @@ impl Default for &StepMode {
     }
 }
 
-/// For settings that are left out of files where they say nothing.
+/// For settings that files leave out when they have their default.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What a rule says of the tokens at one sub-layer.
+/// What a rule says about the tokens at one sub-layer.
 pub(crate) struct Verdict {
     /// The tokens that run; `None` for all.
     pub(crate) route: Option<Route>,
-    /// What is to be subtracted from the magnitude of each gate, `[B, T, 1]`.
+    /// What to subtract from the magnitude of each gate, `[B, T, 1]`.
     pub(crate) taken_off: Option<Tensor<3>>,
 }
 

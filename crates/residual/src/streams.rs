@@ -1,5 +1,5 @@
-//! What HC, mHC and mHC-lite share: n streams that are mixed into one reading, mixed into each
-//! other, and written to with a weight per stream. They differ in how a site finds the weights.
+//! The common part of HC, mHC and mHC-lite: n streams that are mixed into one reading, mixed into each other, and
+//! written to with a weight per stream. They differ in how a site finds the weights.
 
 use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
@@ -22,7 +22,7 @@ pub trait Mixer: Module + ModuleDisplay {
     /// How the fused form finds the weights.
     fn kind(&self) -> MixingKind;
 
-    /// The parameters of the fused form, behind the reader's gain.
+    /// The parameters of the fused form, after the reader's gain.
     fn params(&self) -> Vec<Tensor<1>>;
 }
 

@@ -1,4 +1,4 @@
-//! What the tests of several policies share.
+//! Helpers for the tests of several policies.
 
 use crate::policy::PolicyConfig;
 use crate::probe::{Place, Probe, Recorder, Signal};

@@ -1,4 +1,4 @@
-//! One way through depth: how it goes, and what watches it.
+//! One way through depth: how it goes, and the probe that watches it.
 
 use crate::fused::Memory;
 use crate::probe::{Place, Probe, Signal};
@@ -6,14 +6,14 @@ use crate::site::Site;
 use crate::skip::StepMode;
 use burn::tensor::Tensor;
 
-/// What a policy is told about a traversal besides its own parameters.
+/// What a policy knows about a traversal besides its own parameters.
 #[derive(Default)]
 pub struct Traversal<'a> {
     /// What changes from step to step of training.
     pub mode: &'a StepMode,
     /// What the backward pass may compute again.
     pub memory: Memory,
-    /// Watches; `None` if nothing does.
+    /// The probe that watches, if any.
     pub probe: Option<&'a mut dyn Probe>,
 }
 

@@ -63,9 +63,8 @@ impl Init {
     /// All ones.
     pub const ONES: Self = Self::Constant(1.0);
 
-    /// The elements, drawn from a generator that depends on the seed and the name alone: two
-    /// models that share a parameter's name, shape and seed start with the same values there,
-    /// whatever else differs between them.
+    /// The elements, drawn from a generator that depends on the seed and the name alone: two models with the same name,
+    /// shape and seed of a parameter start with the same values there, whatever else differs between them.
     fn elements(&self, name: &str, seed: u64, shape: &[usize]) -> Vec<f32> {
         let count = shape.iter().product();
         match self {
@@ -125,10 +124,10 @@ pub struct Declared {
     pub shape: Vec<usize>,
 }
 
-/// Finds the stored elements of a parameter by name and shape, or says that there are none.
+/// Finds the stored elements of a parameter by name and shape, if there are any.
 pub type Stored<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Option<Vec<f32>>;
 
-/// Hands out parameters and remembers what was asked for.
+/// Hands out parameters and remembers the declarations.
 pub struct Weights<'a> {
     device: Device,
     seed: u64,

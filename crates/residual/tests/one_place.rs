@@ -22,7 +22,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code in front of the tests, without lines that are comments.
+/// The code before the tests, without comment lines.
 fn code(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|pair| {
@@ -37,7 +37,8 @@ fn code(text: &str) -> String {
         .fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// What of the code decides by a policy: a variant of the config, or a string that is a kind, alone or with settings.
+/// Places in the code that decide by a policy: a variant of the config, or a string that is a kind, alone or with
+/// settings.
 fn decisions(code: &str, kinds: &[&str]) -> Vec<String> {
     let variants = code.split("ResidualConfig::").skip(1).filter_map(|rest| {
         let name: String = rest.chars().take_while(|c| c.is_alphanumeric()).collect();

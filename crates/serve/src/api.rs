@@ -21,7 +21,7 @@ const MOST_POINTS: usize = 20_000;
 
 type Answer<T> = Result<Json<T>, Trouble>;
 
-/// How much of a curve is asked for.
+/// How much of a curve is requested.
 #[derive(Deserialize)]
 pub(crate) struct Detail {
     points: Option<usize>,
@@ -66,7 +66,7 @@ pub(crate) async fn run(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
     blocking(&app, work).await
 }
 
-/// A broken run is there, but has nothing to tell.
+/// A broken run exists, but cannot be read.
 pub(crate) fn read(folder: &std::path::Path) -> Result<Run, Trouble> {
     Run::read(folder).map_err(|error| Trouble::new(StatusCode::UNPROCESSABLE_ENTITY, error))
 }
@@ -85,7 +85,7 @@ pub(crate) async fn series(
     blocking(&app, work).await
 }
 
-/// What `hadal diagnose` left with a run.
+/// A run's figures from `hadal diagnose`.
 pub(crate) async fn figures(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -94,7 +94,7 @@ pub(crate) async fn figures(
     blocking(&app, work).await
 }
 
-/// The process that trains a run, and what its folder takes.
+/// The process that trains a run, and the size of its folder.
 pub(crate) async fn resources(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -167,7 +167,7 @@ pub(crate) async fn suite(State(app): State<Arc<App>>, Path(id): Path<String>) -
     blocking(&app, work).await
 }
 
-/// `table.json`, or nothing before it is written.
+/// `table.json`; `None` before it is written.
 pub(crate) fn suite_table(folder: &std::path::Path) -> Result<Option<Value>, Trouble> {
     let path = folder.join("table.json");
     let damaged = |reason: String| {

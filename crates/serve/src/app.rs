@@ -1,4 +1,4 @@
-//! What all requests share, and where each address leads.
+//! State of all requests, and the routes.
 
 use crate::catalogue::Catalogue;
 use crate::guard::{Hosts, guard};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// What all requests share.
+/// State of all requests.
 pub(crate) struct App {
     pub(crate) root: PathBuf,
     pub(crate) hosts: Hosts,
@@ -36,9 +36,9 @@ impl App {
         Self { root, hosts, token, ending, catalogue, machine: Mutex::default() }
     }
 
-    /// The catalogue as it stands now. Blocks while the disk is looked at.
+    /// The present catalogue. Blocks while the disk is read.
     pub(crate) fn catalogue(&self) -> MutexGuard<'_, Catalogue> {
-        // Someone else's panic leaves a catalogue that the next look mends.
+        // A panic in another thread leaves a catalogue that the next look mends.
         let mut catalogue = self.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
         catalogue.refresh();
         catalogue
@@ -59,7 +59,7 @@ impl App {
         self.catalogue().suites().get(id).cloned().ok_or_else(|| Trouble::missing("suite", id))
     }
 
-    /// How the folder of runs is called.
+    /// The name of the folder of runs.
     pub(crate) fn name(&self) -> String {
         let path = std::path::absolute(&self.root).unwrap_or_else(|_| self.root.clone());
         path.file_name().map_or_else(
@@ -105,7 +105,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Where each address leads.
+/// The routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(pages::list))

@@ -22,7 +22,7 @@ const ASSETS: [(&str, &str, &str); 9] = [
 /// One file.
 pub(crate) async fn asset(Path(name): Path<String>) -> Response {
     match ASSETS.iter().find(|(known, ..)| *known == name) {
-        // Asked for again after an update of hadal, so it is not kept.
+        // It must change with an update of hadal, so it is not cached.
         Some((_, kind, text)) => {
             ([(header::CONTENT_TYPE, *kind), (header::CACHE_CONTROL, "no-cache")], *text)
                 .into_response()

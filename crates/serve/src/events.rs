@@ -1,8 +1,8 @@
 //! A run's new points as they are written, as server-sent events.
 //!
-//! `points` brings what was appended since the cursor, which is the event's id, so that a browser that
-//! reconnects misses nothing; `reset` says that the file was cut back and everything comes again;
-//! `status` tells how the run stands; `trouble` why nothing comes.
+//! `points` has what was appended since the cursor, which is the event's id, so that a browser that reconnects misses
+//! nothing; `reset` says that the file was cut back and everything comes again; `status` gives the run's status;
+//! `trouble` says why nothing comes.
 
 use crate::app::{App, Trouble, blocking};
 use crate::tail::{Cursor, Look, Tail};
@@ -22,16 +22,16 @@ use tokio::sync::watch;
 
 /// Between two looks at the file.
 const PAUSE: Duration = Duration::from_millis(400);
-/// A sign of life when there is nothing to tell.
+/// A sign of life when there is nothing to report.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Where to go on.
+/// Where to continue.
 #[derive(Deserialize)]
 pub(crate) struct From {
     cursor: Option<String>,
 }
 
-/// Somebody who watches a run.
+/// A connection that watches a run.
 struct Watcher {
     folder: PathBuf,
     tail: Option<Tail>,
@@ -67,7 +67,7 @@ pub(crate) async fn events(
 }
 
 impl Watcher {
-    /// The next event, or nothing when the server ends.
+    /// The next event, or `None` when the server ends.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if *self.ending.borrow() {

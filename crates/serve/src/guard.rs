@@ -1,8 +1,8 @@
-//! Who may ask: names of hosts, headers that keep browsers careful, and the token for writing.
+//! Which requests are answered: names of hosts, headers that keep browsers careful, and the token for writing.
 //!
-//! A page elsewhere can make a browser send requests to loopback under a name of its own (DNS
-//! rebinding) and then read the answers. Such requests carry that name, so only names that are ours
-//! are answered. An address written as numbers cannot be rebound.
+//! A page elsewhere can make a browser send requests to loopback under a name of its own (DNS rebinding) and then read
+//! the answers. Such requests carry that name, so only our own names are answered. An address written as numbers cannot
+//! be rebound.
 
 use crate::app::App;
 use axum::extract::{Request, State};
@@ -20,9 +20,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Names that this server answers to.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
-    /// Whether others than this machine may ask.
+    /// Whether other machines may ask.
     pub(crate) remote: bool,
-    /// What it was told to listen on, and how the machine is called.
+    /// The host that it listens on, and the machine's names.
     pub(crate) names: Vec<String>,
 }
 

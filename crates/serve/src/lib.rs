@@ -1,8 +1,8 @@
 //! Live pages over a folder of runs: `hadal serve`.
 //!
-//! Everything that is shown is read from run folders, which `hadal train` writes and this crate never
-//! changes, except for a note that a person with the token may leave. `runs.sqlite` only saves reading
-//! again what has not changed; it can be deleted at any time.
+//! All contents are read from run folders, which `hadal train` writes and this crate never changes, except for a note
+//! that a person with the token may leave. `runs.sqlite` only avoids reading unchanged runs again; it can be deleted at
+//! any time.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hadal_serve::ServeError> {

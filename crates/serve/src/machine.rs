@@ -1,4 +1,4 @@
-//! What the machine and a training process use, from `/proc`. Where there is none, nothing is known.
+//! What the machine and a training process use, from `/proc`. Where that does not exist, nothing is known.
 
 use serde::Serialize;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub(crate) struct Process {
     pub(crate) id: u32,
     /// Resident set in bytes.
     pub(crate) memory: Option<u64>,
-    /// Cores in use since the last question; unknown at the first.
+    /// Cores in use since the last request; unknown at the first.
     pub(crate) cores: Option<f64>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// How the machine stands; `folder` says on which disk.
+    /// The machine's resources; `folder` selects the disk.
     pub(crate) fn resources(&mut self, folder: &Path) -> Resources {
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let total = kilobytes(&memory, "MemTotal:");
@@ -58,7 +58,7 @@ impl Machine {
         }
     }
 
-    /// The share of time that was not idle since the last question, or since the machine started.
+    /// The share of time that was not idle since the last request, or since the machine started.
     fn cpu_share(&mut self) -> Option<f64> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let (busy, total) = cpu_times(&text)?;
@@ -67,7 +67,7 @@ impl Machine {
         (total > 0).then(|| busy as f64 / total as f64)
     }
 
-    /// Who holds a run's lock.
+    /// The process that holds a run's lock.
     pub(crate) fn process(&mut self, run: &Path) -> Option<Process> {
         let inode = fs::metadata(run.join("lock")).ok()?.ino();
         let id = holder(&fs::read_to_string("/proc/locks").ok()?, inode)?;
@@ -114,7 +114,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 /// Busy and total time of all cores, from the first line of `/proc/stat`.
 fn cpu_times(text: &str) -> Option<(u64, u64)> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
-    // Guests are counted in the first columns already.
+    // Guests are already counted in the first columns.
     let times: Vec<u64> = line.split_whitespace().take(8).filter_map(|t| t.parse().ok()).collect();
     let total = times.iter().sum();
     let idle = times.get(3)? + times.get(4)?;

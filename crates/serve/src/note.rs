@@ -8,7 +8,7 @@ use std::path::Path;
 /// Longer notes are refused, and only this much of a file is shown.
 pub(crate) const LONGEST: usize = 4000;
 
-/// The note, or nothing.
+/// The note; empty if there is none.
 pub(crate) fn read(run: &Path) -> String {
     let bytes = fs::read(run.join("note.txt")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim().chars().take(LONGEST).collect()

@@ -5,7 +5,7 @@ use hadal_report::run::{EvaluationPoint, StepPoint};
 use serde::Serialize;
 use std::path::Path;
 
-/// Points of a curve, unless more or fewer are asked for.
+/// Points of a curve, unless another number is requested.
 pub(crate) const POINTS: usize = 1200;
 
 /// A run's curves.
@@ -16,7 +16,7 @@ pub(crate) struct Series {
     pub(crate) held_out: HeldOut,
     /// How many steps there are; `train` may hold fewer.
     pub(crate) total: usize,
-    /// Where the stream of events goes on.
+    /// Where the stream of events continues.
     pub(crate) cursor: String,
 }
 
@@ -88,7 +88,7 @@ fn held_out(evaluations: &[EvaluationPoint], steps: &[StepPoint], seconds: &[f64
     columns
 }
 
-/// Time after each step; a step of unknown speed took none.
+/// Time after each step; a step of unknown speed counts as zero.
 fn seconds(steps: &[StepPoint]) -> Vec<f64> {
     let (mut before, mut time) = (0, 0.0);
     let mut seconds = Vec::with_capacity(steps.len());
@@ -101,8 +101,8 @@ fn seconds(steps: &[StepPoint]) -> Vec<f64> {
     seconds
 }
 
-/// Places of at most about `limit` steps: the first, the last, and of each piece in between the
-/// smallest and the largest loss, so that no spike is lost.
+/// Indices of at most about `limit` steps: the first, the last, and in each piece in between the smallest and the
+/// largest loss, so that no spike is lost.
 pub(crate) fn thin(steps: &[StepPoint], limit: usize) -> Vec<usize> {
     if steps.len() <= limit.max(4) {
         return (0..steps.len()).collect();
@@ -112,7 +112,7 @@ pub(crate) fn thin(steps: &[StepPoint], limit: usize) -> Vec<usize> {
     let mut places = vec![0];
     for piece in 0..pieces {
         let (start, end) = (1 + piece * inner / pieces, 1 + (piece + 1) * inner / pieces);
-        // What is not finite is the highest of all.
+        // A loss that is not finite is the highest of all.
         let height = |place: &usize| steps[*place].loss.unwrap_or(f64::INFINITY);
         let low = (start..end).min_by(|a, b| height(a).total_cmp(&height(b)));
         let high = (start..end).max_by(|a, b| height(a).total_cmp(&height(b)));
@@ -127,7 +127,7 @@ pub(crate) fn thin(steps: &[StepPoint], limit: usize) -> Vec<usize> {
     places
 }
 
-/// The median of what is finite.
+/// The median of the finite values.
 pub(crate) fn finite_median(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let mut values: Vec<f64> = values.flatten().filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Listening, and ending well.
+//! Listening, and shutting down cleanly.
 
 use crate::app::{App, router};
 use crate::guard::Hosts;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Where the server listens unless told otherwise: on this machine alone.
+/// The default host: this machine alone.
 pub const DEFAULT_HOST: &str = "127.0.0.1";
-/// The port unless told otherwise.
+/// The default port.
 pub const DEFAULT_PORT: u16 = 7117;
-/// Answers that are under way when the server ends have this long.
+/// How long answers under way may take when the server ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What to serve, and to whom.
+/// What to serve, and which machines and requests may see or change it.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The folder of runs.
@@ -26,14 +26,14 @@ pub struct Options {
     pub host: String,
     /// 0 is any free one.
     pub port: u16,
-    /// Whether machines other than this one may look.
+    /// Whether other machines may look.
     pub allow_remote: bool,
-    /// Who knows it may leave notes; without one nobody may.
+    /// The token that allows leaving notes; without one no request may.
     pub token: Option<String>,
 }
 
 impl Options {
-    /// A folder, for this machine alone, read-only.
+    /// Serves a folder read-only, to this machine alone.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -49,27 +49,27 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ServeError {
-    /// The folder is not there.
+    /// The folder does not exist.
     #[error("{} is not a folder: name the one that holds runs, such as runs", path.display())]
     NoFolder { path: PathBuf },
-    /// Others could read along.
+    /// Other machines could read the runs.
     #[error(
         "{host} can be reached from other machines, and whoever can reach it can read these runs: \
          add --allow-remote if that is meant, or leave out --host"
     )]
     Remote { host: String },
-    /// Nobody knows this host.
+    /// The host is unknown.
     #[error("cannot listen on {host}: {reason}")]
     Host { host: String, reason: io::Error },
-    /// Somebody else listens.
+    /// Another program listens there.
     #[error(
         "port {port} of {host} is in use: choose another with --port, or any free one with --port 0"
     )]
     InUse { host: String, port: u16 },
-    /// Anybody could guess it.
+    /// An empty token is no protection.
     #[error("the token is empty: give one with --token, or leave it out to serve read-only")]
     EmptyToken,
-    /// The system does not let us.
+    /// The system does not allow it.
     #[error("cannot start the server: {0}")]
     Start(io::Error),
 }
@@ -81,7 +81,7 @@ impl ServeError {
     }
 }
 
-/// A server that listens already.
+/// A server that is already listening.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -90,7 +90,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Checks what was asked for, starts to listen and reads the folder.
+    /// Checks the options, starts to listen and reads the folder.
     pub fn bind(options: Options) -> Result<Self, ServeError> {
         if !options.root.is_dir() {
             return Err(ServeError::NoFolder { path: options.root });
@@ -122,7 +122,7 @@ impl Server {
         self.address
     }
 
-    /// What to type into a browser on this machine.
+    /// The address for a browser on this machine.
     pub fn url(&self) -> String {
         let ip = self.address.ip();
         let port = self.address.port();
@@ -138,7 +138,7 @@ impl Server {
         &self.app.root
     }
 
-    /// Runs in the folder, at the moment.
+    /// Number of runs in the folder at the moment.
     pub fn runs(&self) -> usize {
         self.app.catalogue().runs().count()
     }
@@ -196,7 +196,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// What to type into a browser.
+    /// The address for a browser.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -226,7 +226,7 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {
     Ok(addresses)
 }
 
-/// How this machine may be called by others.
+/// Names that other machines may use for this one.
 fn names(host: &str) -> Vec<String> {
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let own = own.trim();

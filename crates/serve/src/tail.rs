@@ -1,4 +1,4 @@
-//! Following `metrics.jsonl` while it is written, also through being cut back by a resume.
+//! Following `metrics.jsonl` while it is written, even when a resume cuts it back.
 
 use hadal_report::run::{EvaluationPoint, Metric, StepPoint};
 use serde::Serialize;
@@ -9,12 +9,12 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Read at once, at most.
+/// The most bytes read at once.
 const PIECE: u64 = 4 << 20;
-/// This many bytes before the cursor must be the same as when it was left.
+/// This many bytes before the cursor must be unchanged.
 const WITNESS: u64 = 256;
 
-/// A place between two lines, with a witness of what stood before it.
+/// A place between two lines, with a witness of the bytes before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     offset: u64,
@@ -50,14 +50,14 @@ impl Points {
     }
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Debug)]
 pub(crate) enum Look {
     /// Nothing new.
     Same,
     /// More points.
     More(Points),
-    /// What was read before is no longer there: everything comes again from the start.
+    /// Lines that were read before are gone: everything comes again from the start.
     Reset,
 }
 
@@ -70,24 +70,24 @@ pub(crate) enum TailError {
     Damaged { offset: u64, reason: String },
 }
 
-/// A reader that knows how far it came.
+/// A reader that knows its position.
 pub(crate) struct Tail {
     path: PathBuf,
     cursor: Cursor,
 }
 
 impl Tail {
-    /// From the start of a run's metrics.
+    /// Begins at the start of a run's metrics.
     pub(crate) fn new(run: &Path) -> Self {
         Self::from(run, Cursor::default())
     }
 
-    /// From a place that an earlier reader came to.
+    /// Continues from the position of an earlier reader.
     pub(crate) fn from(run: &Path, cursor: Cursor) -> Self {
         Self { path: run.join("metrics.jsonl"), cursor }
     }
 
-    /// How far it came.
+    /// Its position.
     pub(crate) fn cursor(&self) -> Cursor {
         self.cursor
     }
@@ -129,7 +129,7 @@ impl Tail {
         let points = parse(&bytes, self.cursor.offset)?;
         self.cursor.offset += bytes.len() as u64;
         self.cursor.witness = self.witness(&mut file)?;
-        // Lines of a kind that is not known make no points, but there may be more behind them.
+        // Lines of an unknown kind make no points, but others may follow.
         Ok(Look::More(points))
     }
 

@@ -1,8 +1,8 @@
 //! Parity: does a model compute what an independent implementation wrote down?
 //!
-//! A trace holds inputs and what they must lead to: logits, and optionally the loss, what every
-//! sub-layer reads, the read-out, the share of skipped tokens and the gradient of every parameter.
-//! Everything it holds is compared, each tensor relative to its own largest magnitude.
+//! A trace holds inputs and what they must lead to: logits, and optionally the loss, what every sub-layer reads, the
+//! read-out, the share of skipped tokens and the gradient of every parameter. Everything it holds is compared, each
+//! tensor relative to its own largest magnitude.
 //!
 //! Some gradients vanish by symmetry: the first sub-layer of a multi-stream policy reads n copies of
 //! one vector through a norm, so the size of the weights it mixes them with has no effect. What f32
@@ -177,8 +177,8 @@ fn compute(
 ) -> Result<BTreeMap<String, Quantity>, ParityError> {
     let input = trace.tokens("input_ids")?;
     let foreign = |error: PassError| trace.foreign(error);
-    // Twice: as a model is used, fused and unobserved, and as it is watched, which takes the plain way
-    // through depth. Both must agree with the trace.
+    // Twice: fused and unobserved, as a model is used, and watched, which takes the plain path through depth. Both must
+    // agree with the trace.
     let logits = decoder.logits(&input, Pass::default()).map_err(foreign)?;
     let mut probe = Recorder::of(&[Signal::Reading, Signal::Skipped]);
     let pass = Pass { probe: Some(&mut probe), ..Pass::default() };

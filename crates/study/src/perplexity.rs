@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Chunks {
     /// Tokens of a chunk.
     pub context: usize,
-    /// At most so many.
+    /// The most chunks that are read.
     pub most: Option<usize>,
     /// What takes the place of each chunk's first token, for models that want it.
     pub begin: Option<u32>,
@@ -51,8 +51,8 @@ pub struct Perplexity {
     pub scored: usize,
 }
 
-/// Measures a model on a text; what is left over behind the last whole chunk is not read. `progress` is told what has been
-/// found so far, and how many chunks there are.
+/// Measures a model on a text; tokens after the last whole chunk are not read. `progress` receives the result so far
+/// and the number of chunks.
 pub fn perplexity(
     decoder: &Decoder,
     variant: Variant,
@@ -93,7 +93,7 @@ fn chunk_loss(
     mean_loss(decoder, &batch, variant.pass())
 }
 
-/// Every chunk scores as many tokens, so their means count alike.
+/// Every chunk scores the same number of tokens, so all means count alike.
 fn summary(losses: &[f64], context: usize) -> Perplexity {
     let count = losses.len() as f64;
     let loss = losses.iter().sum::<f64>() / count;

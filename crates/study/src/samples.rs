@@ -12,9 +12,9 @@ use std::path::Path;
 
 /// Tokens of one pass: what is seen in a pass is kept until its end.
 const TOKENS_PER_PASS: usize = 2048;
-/// Tokens looked at by default, if that many sequences are not reached before.
+/// Tokens looked at by default, unless enough sequences are reached before.
 const MOST_TOKENS: usize = 1 << 16;
-/// Sequences of models that do not say how long theirs are.
+/// Length of sequences for models that do not give one.
 const LONGEST: usize = 512;
 /// No diagnosis needs more of a text.
 const MOST_BYTES: u64 = 4 << 20;
@@ -24,9 +24,9 @@ const MOST_BYTES: u64 = 4 << 20;
 pub struct Samples<'a> {
     source: Source<'a>,
     seq_len: usize,
-    /// Sequences that there are; as many as one likes if none.
+    /// Number of sequences; unlimited if `None`.
     available: Option<u64>,
-    /// Of data that is not a run's own.
+    /// The tokenizer of data that is not a run's own.
     tokenizer: Option<Tokenizer>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Samples<'a> {
         Samples { source: Source::Tokens(ids), seq_len, available, tokenizer: None }
     }
 
-    /// What the tokens mean, if they mean a text.
+    /// The tokenizer of the data, if it is text.
     pub(crate) fn tokenizer(&self) -> Option<Tokenizer> {
         match &self.source {
             Source::Own(feed) => feed.tokenizer().ok()?,
@@ -81,8 +81,8 @@ impl<'a> Samples<'a> {
         (TOKENS_PER_PASS / self.seq_len).clamp(1, SAMPLES)
     }
 
-    /// How many batches to look at: those that were asked for, or enough for the 512 sequences of the
-    /// literature, but never more than there are.
+    /// How many batches to look at: as many as requested, or enough for the 512 sequences of the literature, but never
+    /// more than there are.
     pub(crate) fn batches(&self, wanted: Option<usize>) -> usize {
         let rows = self.rows();
         let enough = SAMPLES.min((MOST_TOKENS / self.seq_len).max(1)).div_ceil(rows);
@@ -160,7 +160,7 @@ fn prepared(subject: &Subject, path: &Path) -> Result<Samples<'static>, Diagnose
         }
     }
     let tokens = set.len();
-    // Without one there is still something to see: numbers of tokens instead of words.
+    // Without a tokenizer the numbers of tokens are shown instead of words.
     let tokenizer = tokenizer(subject).ok();
     Samples::windows(Source::Shards(Box::new(set)), path, tokens, subject, tokenizer)
 }

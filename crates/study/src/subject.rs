@@ -1,4 +1,4 @@
-//! What is diagnosed: a run, a model of ours, one of Hugging Face's, or a GGUF file.
+//! What is diagnosed: a run, one of our models, one of Hugging Face's, or a GGUF file.
 
 use crate::diagnose::DiagnoseError;
 use hadal_files::read_text;
@@ -63,7 +63,7 @@ impl Subject {
         Ok(())
     }
 
-    /// What is looked at.
+    /// The variant that is looked at.
     pub(crate) fn variant(&self) -> Variant<'_> {
         Variant { absent: &self.absent, mode: &self.mode }
     }
@@ -82,7 +82,7 @@ impl Subject {
         place.join("config.json").is_file().then_some(place)
     }
 
-    /// The model's tokenizer, if it stands beside the model or in its file.
+    /// The model's tokenizer, if it is beside the model or in its file.
     pub(crate) fn tokenizer(&self) -> Result<Option<Tokenizer>, TokenizerError> {
         match self.tokenizer_file() {
             Some(file) => Tokenizer::from_file(&file).map(Some),
@@ -90,14 +90,14 @@ impl Subject {
         }
     }
 
-    /// The file of the model's tokenizer, if it stands beside the model.
+    /// The file of the model's tokenizer, if it is beside the model.
     pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
         let places = [self.path.join("model"), self.path.clone()];
         places.iter().map(|place| place.join("tokenizer.json")).find(|file| file.is_file())
     }
 }
 
-/// Gradients are asked for, so the graph must be kept.
+/// Gradients are needed, so the graph must be kept.
 fn device() -> Device {
     Device::flex().autodiff()
 }

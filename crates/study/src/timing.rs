@@ -1,7 +1,7 @@
-//! Times in turn, so that whatever else the machine does disturbs all alike.
+//! Times in turn, so that any other load on the machine disturbs all alike.
 
-/// Lets each of several do a piece of `work` in turn, and says what came of it, one for each round that counts.
-/// Rounds before `warm_up` do not: memory is still being mapped, and the clock still rising.
+/// Lets each of several subjects do a piece of `work` in turn, and returns the results, one for each round that counts.
+/// The first `warm_up` rounds do not: memory is still being mapped, and the clock still rising.
 pub fn in_turn<S, T, E>(
     subjects: &mut [S],
     warm_up: usize,

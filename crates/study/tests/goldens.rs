@@ -1,4 +1,4 @@
-//! Every trace in the repository, whoever computed it.
+//! Every trace in the repository, whichever implementation computed it.
 
 use hadal_kernels::{fused_calls, plainly};
 use hadal_model::{Device, read_config};

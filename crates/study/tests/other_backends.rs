@@ -1,5 +1,5 @@
-//! The goldens on Burn's other backends. A backend that was not compiled in, or that this machine has
-//! no driver for, is skipped and says so: see docs/backends.md.
+//! The goldens on Burn's other backends. A backend that was not compiled in, or for which this machine has no driver,
+//! is left out and says so: see docs/backends.md.
 
 use hadal_kernels::fused_calls;
 use hadal_model::{DEVICES, device_named};

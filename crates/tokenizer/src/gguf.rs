@@ -7,10 +7,10 @@ use hadal_gguf::{FromValue, Gguf, GgufError};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// What is wrong with a file, and what helps.
+/// What is wrong with a file, and a remedy.
 type Reason = String;
 
-/// What SentencePiece writes for a space.
+/// SentencePiece's symbol for a space.
 const SPACE: &str = "\u{2581}";
 /// No tokenizer has pieces this long; looking for all their parts would take forever.
 const LONGEST_PIECE: usize = 1024;
@@ -34,11 +34,11 @@ pub struct Rule {
     pub name: &'static str,
     /// What a word is.
     pub pattern: &'static str,
-    /// Whether digits stand alone before the pattern is tried.
+    /// Whether digits are split off before the pattern is tried.
     pub digits: bool,
-    /// Whether a word that is a token is taken as it is.
+    /// Whether a word that is itself a token is not merged.
     ignore_merges: bool,
-    /// Whether a text begins with the begin token where the file does not say.
+    /// Whether a text begins with the begin token if the file does not say.
     begins: bool,
     /// Whether characters are composed first.
     composes: bool,
@@ -88,7 +88,7 @@ pub const RULES: [Rule; 5] = [
     },
 ];
 
-/// The tokenizer, or nothing if the file has none.
+/// The tokenizer, or `None` if the file has none.
 pub(crate) fn tokenizer_json(file: &Gguf) -> Result<Option<Value>, Reason> {
     let vocabulary = Vocabulary { file };
     match vocabulary.find::<String>("model")?.as_deref() {
@@ -115,7 +115,7 @@ impl Vocabulary<'_> {
         self.find(key)?.ok_or_else(|| format!("tokenizer.ggml.{key} is missing"))
     }
 
-    /// All tokens, and what kind each is.
+    /// All tokens and their kinds.
     fn tokens(&self) -> Result<(Vec<String>, Vec<i32>), Reason> {
         let tokens: Vec<String> = self.get("tokens")?;
         let kinds = match self.find::<Vec<i32>>("token_type")? {
@@ -144,7 +144,7 @@ impl Vocabulary<'_> {
         let pairs: Vec<Value> = merges
             .iter()
             .map(|merge| {
-                // A token may begin with the space that divides the two.
+                // A token may itself begin with the space that separates the two.
                 let first = merge.chars().next().map_or(0, char::len_utf8);
                 let at = merge[first..].find(' ').map(|at| at + first);
                 let at =
@@ -228,7 +228,7 @@ impl Vocabulary<'_> {
         }))
     }
 
-    /// What stands around a text.
+    /// The tokens around a text.
     fn frame(&self, tokens: &[String], begins: bool) -> Result<Value, Reason> {
         let token = |wanted: bool, key: &str| -> Result<Option<(&String, u32)>, Reason> {
             if !wanted {
@@ -309,7 +309,7 @@ fn merges(tokens: &[String], kinds: &[i32], scores: &[f32]) -> Result<Vec<Value>
             }
         }
     }
-    // Of one piece's parts the longest left one comes first, as in Hugging Face's conversion.
+    // For each piece the split with the longest left part comes first, as in Hugging Face's conversion.
     let length = |id: usize| tokens[id].chars().count();
     found.sort_by(|a, b| {
         let by_length = || (length(b.1), length(b.2)).cmp(&(length(a.1), length(a.2)));

@@ -8,7 +8,7 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a library and turns a panic into an error: some index and unwrap on values that come from a file, such as
+/// Calls a library and turns a panic into an error: some libraries index and unwrap on values from a file, such as
 /// merges that are longer than any token.
 ///
 /// ```

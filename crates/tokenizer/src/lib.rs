@@ -57,7 +57,7 @@ pub enum TokenizerError {
     #[error("{}: {reason}", path.display())]
     Vocabulary {
         path: PathBuf,
-        /// What is wrong with it, and what helps.
+        /// What is wrong with it, and a remedy.
         reason: String,
     },
     /// The tokenizer refused a text.
@@ -116,8 +116,8 @@ impl Tokenizer {
         Self::from_bytes(path, &content)
     }
 
-    /// The tokenizer that belongs to a model: a directory's `tokenizer.json`, or what a GGUF file says. Nothing
-    /// if there is none.
+    /// The tokenizer that belongs to a model: a directory's `tokenizer.json`, or that of a GGUF file. `None` if there
+    /// is none.
     pub fn of_model(path: &Path) -> Result<Option<Self>, TokenizerError> {
         let model = model_at(path);
         if is_gguf(&model) {
@@ -127,12 +127,12 @@ impl Tokenizer {
                 .map(|json| Self::from_bytes(path, json.to_string().as_bytes()))
                 .transpose();
         }
-        // A run's tokenizer may lie beside its model.
+        // A run's tokenizer may be beside its model.
         let found = [&*model, path].map(|place| place.join(TOKENIZER)).into_iter();
         found.filter(|file| file.exists()).map(|file| Self::from_file(&file)).next().transpose()
     }
 
-    /// From the contents of a `tokenizer.json`; `path` is what errors call it.
+    /// Reads the contents of a `tokenizer.json`; `path` is its name in errors.
     pub fn from_bytes(path: &Path, content: &[u8]) -> Result<Self, TokenizerError> {
         let malformed =
             |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
@@ -236,14 +236,14 @@ impl Tokenizer {
     }
 }
 
-/// The `tokenizer.json` that a GGUF file amounts to.
+/// The `tokenizer.json` that is equivalent to a GGUF file's tokenizer.
 pub fn tokenizer_of_gguf(path: &Path) -> Result<Option<serde_json::Value>, TokenizerError> {
     let file = Gguf::open(path)?;
     tokenizer_json(&file)
         .map_err(|reason| TokenizerError::Vocabulary { path: path.to_owned(), reason })
 }
 
-/// The byte behind an id of the byte tokenizer, or nothing for `<|endoftext|>`.
+/// The byte of an id of the byte tokenizer, or `None` for `<|endoftext|>`.
 fn byte_of(id: u32) -> Result<Option<u8>, TokenizerError> {
     match u8::try_from(id) {
         Ok(byte) => Ok(Some(byte)),
@@ -252,7 +252,7 @@ fn byte_of(id: u32) -> Result<Option<u8>, TokenizerError> {
     }
 }
 
-/// The token behind an id, or nothing for a special token.
+/// The token of an id, or `None` for a special token.
 fn visible_token(inner: &tokenizers::Tokenizer, id: u32) -> Result<Option<String>, TokenizerError> {
     let token = inner.id_to_token(id).ok_or(TokenizerError::UnknownId { id })?;
     let special = inner.get_added_vocabulary().is_special_token(&token);
@@ -261,7 +261,7 @@ fn visible_token(inner: &tokenizers::Tokenizer, id: u32) -> Result<Option<String
 
 /// The text of ids that are all visible.
 fn decode_visible(inner: &tokenizers::Tokenizer, ids: &[u32]) -> Result<String, TokenizerError> {
-    // Some of the library's decoders index the last token without asking whether there is one.
+    // Some of the library's decoders index the last token without checking that there is one.
     if ids.is_empty() {
         return Ok(String::new());
     }

@@ -1,4 +1,4 @@
-//! Where a model and its tokenizer lie.
+//! Where a model and its tokenizer are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// Where the model of a place is: in a run's folder its finished model, in a directory that holds nothing but one GGUF file
-/// that file, as `hadal prune apply` leaves it. Anything else is the model itself.
+/// Where the model of a path is: in a run's folder its finished model; in a directory that holds only one GGUF file, as
+/// `hadal prune apply` leaves it, that file. Any other path is the model itself.
 pub fn model_at(path: &Path) -> PathBuf {
     if path.join(CONFIG).exists() || !path.is_dir() {
         return path.into();

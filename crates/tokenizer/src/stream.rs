@@ -1,8 +1,7 @@
 //! Text while the ids are still arriving.
 //!
-//! Our own, because the library's `DecodeStream` gives out a byte-fallback run as soon as it is valid
-//! UTF-8, although a later byte can still turn the whole run into U+FFFD, and because it has no way
-//! to ask for what it holds back at the end.
+//! Our own, because the library's `DecodeStream` returns a byte-fallback run as soon as it is valid UTF-8, although a
+//! later byte can still turn the whole run into U+FFFD, and because it cannot return what it holds back at the end.
 
 use super::{Kind, TokenizerError, byte_of, decode_visible, visible_token};
 use std::borrow::Cow;
@@ -69,10 +68,9 @@ impl<'t> TextStream<'t> {
 
 /// A short stretch of ids that is decoded again and again as it grows.
 ///
-/// Decoding one id alone would be wrong: decoders treat the start of a text specially, such as by
-/// dropping its first space. A few ids of context, whose text is already given out, take that
-/// treatment in place of the new ones, and decoding everything from the start every time would cost
-/// the square of the length.
+/// Decoding one id alone would be wrong: decoders treat the start of a text specially, such as by dropping its first
+/// space. A few ids of context, whose text is already returned, take that treatment in place of the new ones; decoding
+/// everything from the start every time would cost the square of the length.
 #[derive(Debug)]
 struct Window<'t> {
     inner: &'t tokenizers::Tokenizer,
@@ -80,7 +78,7 @@ struct Window<'t> {
     ids: Vec<u32>,
     /// How many of `ids` were in the window when it last slid: they are dropped when it next does.
     cut: usize,
-    /// How many bytes of the text of `ids` are given out.
+    /// How many bytes of the text of `ids` have been returned.
     given: usize,
     held: String,
 }

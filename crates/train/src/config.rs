@@ -17,7 +17,7 @@ pub struct RunConfig {
     /// Decides initial values, data order and samples.
     #[serde(default)]
     pub seed: u64,
-    /// The directory of a model to go on from, whose shape `model` and `residual` repeat.
+    /// The directory of a model to continue from; `model` and `residual` repeat its shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PathBuf>,
     /// How long and on how much at a time.
@@ -27,7 +27,7 @@ pub struct RunConfig {
     /// The residual policy.
     #[serde(default)]
     pub residual: ResidualConfig,
-    /// Skipping sub-layers. Left out of files unless it is used, so that older runs go on.
+    /// Skipping sub-layers. Left out of files unless it is used, so that older runs can continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<SkipConfig>,
     /// What to learn from.
@@ -42,10 +42,10 @@ pub struct RunConfig {
     /// How progress is measured.
     #[serde(default)]
     pub eval: EvalConfig,
-    /// Looking into the model on the way. Left out of files unless it is used, so that older runs go on.
+    /// Looking into the model during training. Left out of files unless it is used, so that older runs can continue.
     #[serde(default, skip_serializing_if = "DiagnoseConfig::is_default")]
     pub diagnose: DiagnoseConfig,
-    /// Text written on the way.
+    /// Text written during training.
     #[serde(default)]
     pub sample: SampleConfig,
     /// What the backward pass keeps and what it computes again.
@@ -91,7 +91,7 @@ fn one() -> usize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalConfig {
-    /// Every so many steps, and at the end; 0 only at the end.
+    /// Steps between evaluations, besides the one at the end; 0 evaluates only at the end.
     pub every_steps: u64,
     /// Batches of held-out data each time, always the same ones.
     pub batches: usize,
@@ -103,11 +103,11 @@ impl Default for EvalConfig {
     }
 }
 
-/// Looking into the model on the way.
+/// Looking into the model during training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiagnoseConfig {
-    /// Every so many steps; 0 never.
+    /// Steps between diagnoses; 0 never.
     pub every_steps: u64,
     /// Batches of held-out data each time, of about 2048 tokens.
     pub batches: usize,
@@ -125,11 +125,11 @@ impl DiagnoseConfig {
     }
 }
 
-/// Text written on the way.
+/// Text written during training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SampleConfig {
-    /// Every so many steps; 0 never.
+    /// Steps between samples; 0 never.
     pub every_steps: u64,
     /// Longest text.
     pub tokens: usize,
@@ -149,9 +149,9 @@ impl Default for SampleConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// Every so many steps; 0 never.
+    /// Steps between checkpoints; 0 never.
     pub every_steps: u64,
-    /// Every so many minutes; 0 never.
+    /// Minutes between checkpoints; 0 never.
     pub every_minutes: f64,
     /// How many to keep, besides the best.
     pub keep: usize,
@@ -163,7 +163,7 @@ pub struct CheckpointConfig {
 pub struct MemoryConfig {
     /// Whether MGR's streams are computed backwards instead of being kept.
     pub inversion: bool,
-    /// Share of stream rows, those with the widest gates, that are kept all the same.
+    /// Share of stream rows, those with the widest gates, that are kept anyway.
     pub fallback: f64,
     /// Whether sub-layers keep their input alone and run a second time.
     pub recompute: bool,
@@ -176,7 +176,7 @@ impl Default for MemoryConfig {
 }
 
 impl MemoryConfig {
-    /// As the model takes it.
+    /// The settings in the form that the model takes.
     pub fn memory(&self) -> Memory {
         let kept_share = self.inversion.then_some(self.fallback);
         Memory { kept_share, recompute: self.recompute }
@@ -196,9 +196,9 @@ pub enum OnFailure {
     /// Stop before the parameters are touched.
     #[default]
     Stop,
-    /// Leave the step out and go on with the next data.
+    /// Leave the step out and continue with the next data.
     Skip,
-    /// Go back to the last checkpoint and continue behind the data that failed.
+    /// Go back to the last checkpoint and continue after the data that failed.
     Rollback,
 }
 
@@ -208,7 +208,7 @@ pub enum OnFailure {
 pub struct FailureConfig {
     /// What to do.
     pub on_failure: OnFailure,
-    /// How often in one run, before it stops all the same.
+    /// How often in one run before it stops anyway.
     pub limit: u64,
 }
 
@@ -236,7 +236,7 @@ pub enum RunConfigError {
     Field {
         field: &'static str,
         value: String,
-        /// Why that cannot be, and what can.
+        /// Why that is impossible, and what is possible.
         reason: String,
     },
     /// The model cannot be built.

@@ -1,4 +1,4 @@
-//! Why a run cannot start or go on.
+//! Why a run cannot start or continue.
 
 use super::evaluate::EvaluateError;
 use super::folder::RunFolderError;
@@ -10,7 +10,7 @@ use hadal_model::{
 use std::io;
 use std::path::PathBuf;
 
-/// Why a run cannot start or go on.
+/// Why a run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the message says what a field is")]
 pub enum TrainError {
@@ -47,13 +47,13 @@ pub enum TrainError {
     /// A log cannot be written.
     #[error("cannot write the logs in {}: {reason}; the last checkpoint is intact", path.display())]
     Logs { path: PathBuf, reason: io::Error },
-    /// The settings cannot be written down, so that nothing could tell whether they change.
+    /// The settings cannot be written down, so that no later change could be noticed.
     #[error("the settings cannot be written as TOML: {0}")]
     Settings(#[from] toml::ser::Error),
     /// The run was started with something else.
     #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
     Changed { path: PathBuf, what: &'static str, remedy: &'static str },
-    /// The settings are not those of the model to go on from.
+    /// The settings are not those of the model to continue from.
     #[error("{} has {found}, but the settings say {wanted}; leave [model] and the policy out, they come from the model", path.display())]
     OtherModel { path: PathBuf, found: String, wanted: String },
     /// The loss or the gradient is not finite.
@@ -62,7 +62,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether what was asked for cannot be started, rather than having gone wrong on the way.
+    /// Whether the request was wrong from the start, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Model(_) | Self::Feed(_) | Self::Folder(_) | Self::OtherModel { .. })
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The cost of a whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of the model.
+    /// The cost of the model.
     pub cost: ModelCost,
     /// Optimiser steps.
     pub steps: u64,
@@ -36,7 +36,7 @@ const UTILISATION: f64 = 0.5;
 /// Estimates a run.
 pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
     let (model, seq_len) = match (config.model.vocab_size, config.train.seq_len) {
-        // Settings that say everything can be planned with before there is data.
+        // Settings that say everything can be planned before there is data.
         (Some(vocabulary), Some(seq_len)) => {
             let model = config.model.resolve(&config.residual, vocabulary, seq_len);
             model.check_fresh()?;
@@ -68,8 +68,8 @@ pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
     })
 }
 
-/// FLOPs of learning from a token, forward and backward, in the mean over a run on sequences of this length:
-/// what is skipped on the way costs nothing.
+/// FLOPs of learning from a token, forward and backward, as a mean over a run on sequences of this length; what tokens
+/// skip costs nothing.
 pub fn flops_per_token(
     config: &RunConfig,
     model: &ModelConfig,

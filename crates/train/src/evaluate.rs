@@ -65,7 +65,7 @@ pub enum EvaluateError {
     Pass(#[from] PassError),
 }
 
-/// Right ones and all of them.
+/// Right answers and all answers.
 #[derive(Default)]
 struct Answers {
     positions: (usize, usize),

@@ -25,7 +25,7 @@ pub(crate) fn dump(
         // The same step of the same state fails in the same way; the evidence is there already.
         return Ok(directory);
     }
-    // A kill may have come between the two.
+    // A kill may have come between saving the two.
     if !directory.exists() {
         state::save(state, decoder, optimizer, &directory)?;
     }

@@ -1,4 +1,4 @@
-//! Everything of a run in one folder.
+//! All files of a run in one folder.
 //!
 //! `config.toml` (resolved settings), `run.json` (commit, versions, machine), `metrics.jsonl`,
 //! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `outcome.json` and `model/`.
@@ -121,13 +121,13 @@ impl RunFolder {
         steps[..old].iter().filter(|step| !kept.contains(step)).try_for_each(|&s| self.remove(s))
     }
 
-    /// Removes the checkpoints after a step: they belong to a way that was given up.
+    /// Removes the checkpoints after a step: they belong to a path that was given up.
     pub(crate) fn remove_after(&self, step: u64) -> Result<(), RunFolderError> {
         let steps = self.checkpoints()?;
         steps.into_iter().filter(|&other| other > step).try_for_each(|step| self.remove(step))
     }
 
-    /// Under another name first: a kill must not leave half a checkpoint under its own.
+    /// Renames before removing: a kill must not leave half a checkpoint under its own name.
     fn remove(&self, step: u64) -> Result<(), RunFolderError> {
         let path = self.checkpoint(step);
         let aside = path.with_extension(PART);
@@ -153,7 +153,7 @@ impl RunFolder {
     }
 }
 
-/// Whoever looks at a run holds its lock for a moment, to see whether somebody is at work.
+/// A process that looks at a run holds its lock for a moment, to see whether another process is at work.
 fn patiently(try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     for _ in 0..10 {
         match try_lock() {
@@ -169,7 +169,7 @@ pub(crate) fn checkpoint_path(run: &Path, step: u64) -> PathBuf {
     run.join("checkpoints").join(format!("step-{step:09}"))
 }
 
-/// Steps of which a run has a whole checkpoint, oldest first.
+/// Steps for which a run has a whole checkpoint, oldest first.
 pub fn checkpoint_steps(run: &Path) -> Result<Vec<u64>, RunFolderError> {
     let directory = run.join("checkpoints");
     let entries = fs::read_dir(&directory).map_err(file_error(Action::Read, &directory))?;

@@ -59,7 +59,7 @@ pub struct ModelSection {
     /// Where attention sees the last positions alone; nowhere by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sliding_window: Option<SlidingWindow>,
-    /// Blocks that were cut out of the model to go on from, by the numbers they had.
+    /// Blocks that were cut out of the model to continue from, by the numbers they had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_blocks: Vec<usize>,
 }

@@ -1,4 +1,4 @@
-//! What a run tells those who watch it.
+//! What a run reports to its observer.
 
 use super::evaluate::Evaluation;
 use super::skip::SkipReport;
@@ -23,7 +23,7 @@ pub struct StepReport {
     pub rate: f64,
     /// Tokens of the step.
     pub tokens: u64,
-    /// FLOPs of the step, forward and backward, of those who ran.
+    /// FLOPs of the step, forward and backward, for the tokens that ran.
     pub flops: u64,
     /// How skipping went, if there is any.
     pub skip: Option<SkipReport>,
@@ -40,7 +40,7 @@ pub struct Midway<'a> {
     pub decoder: &'a Decoder,
     /// How it would be used.
     pub mode: &'a StepMode,
-    /// The data, of which the held-out part may be looked at.
+    /// The data; only the held-out part may be looked at.
     pub feed: &'a Feed,
     /// The run's folder.
     pub folder: &'a Path,
@@ -50,7 +50,7 @@ pub struct Midway<'a> {
     pub batches: usize,
 }
 
-/// Who is told how it goes.
+/// Receives reports on how a run goes.
 pub trait Observer {
     /// After every step.
     fn stepped(&mut self, _report: &StepReport) {}
@@ -58,7 +58,7 @@ pub trait Observer {
     fn evaluated(&mut self, _step: u64, _evaluation: &Evaluation) {}
     /// After every sample.
     fn sampled(&mut self, _step: u64, _text: &str) {}
-    /// When the settings want the model to be looked into. Training goes on the same whatever this does.
+    /// When the settings want the model to be looked into. Training is the same whatever this does.
     fn diagnose(&mut self, midway: &Midway<'_>) {
         self.recovered(&format!("step {}: no diagnosis: this program has none", midway.step));
     }
@@ -68,7 +68,7 @@ pub trait Observer {
     fn recovered(&mut self, _message: &str) {}
 }
 
-/// Nobody.
+/// Ignores every report.
 pub(crate) struct Unobserved;
 
 impl Observer for Unobserved {}

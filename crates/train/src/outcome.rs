@@ -1,4 +1,4 @@
-//! What a run came to: `outcome.json`, written when the last step is done.
+//! The result of a run: `outcome.json`, written when the last step is done.
 //!
 //! Everything but the memory is computed from the metrics, which hold each step once, however often the
 //! run was interrupted; so nothing of it is part of the state, and no bit of a run depends on it.
@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 
 const OUTCOME: &str = "outcome.json";
-/// The largest resident set of the processes so far: the last one may have made but a few steps.
+/// The largest resident set of all processes so far: the last one may have made only a few steps.
 const PEAK: &str = "peak_rss_mb";
 const MEBIBYTE: f64 = 1.048_576;
 

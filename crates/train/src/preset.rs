@@ -41,7 +41,7 @@ pub(crate) fn preset(name: &str) -> Result<Preset, RunConfigError> {
     })
 }
 
-/// What a preset or a dial learns from when nothing else is said: it needs no download.
+/// What a preset or a dial learns from if no data is named: it needs no download.
 pub const DEFAULT_DATA: &str = "[data.generated]\ntask = \"khop\"\nk = 2\n";
 
 /// One dial: a model of this many blocks whose width, heads, rates and horizon follow.

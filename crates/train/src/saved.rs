@@ -10,7 +10,7 @@ use hadal_model::{Decoder, Device, TensorFile};
 use hadal_residual::StepMode;
 use std::path::Path;
 
-/// The model that a run had after this step, as it would be used then.
+/// The model that a run had after this step, as it would be used at that point.
 pub fn saved_model(
     run: &Path,
     config: &RunConfig,

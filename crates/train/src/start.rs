@@ -1,4 +1,4 @@
-//! What a run begins with: its data, and its first parameters, fresh ones, or those of a model to go on from.
+//! What a run begins with: its data, and its first parameters, either fresh or those of a model to continue from.
 
 use super::config::RunConfig;
 use super::error::TrainError;

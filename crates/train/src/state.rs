@@ -24,20 +24,20 @@ const MANIFEST: &str = "manifest.json";
 pub(crate) struct State {
     /// Optimiser steps done.
     pub step: u64,
-    /// Sequences that were passed over after failures.
+    /// Sequences that were left out after failures.
     pub skipped_sequences: u64,
     /// Failures so far.
     pub failures: u64,
     /// Best held-out loss so far, and its step.
     pub best: Option<(f64, u64)>,
-    /// Of skipping, from the first step on.
+    /// The state of skipping, from the first step on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<SkipState>,
     /// Bytes of each log that belong to this state: what a killed run wrote later is cut off.
     pub logs: BTreeMap<String, u64>,
-    /// Of the resolved config: a run must not go on with another.
+    /// Hash of the resolved config: a run must not continue with another.
     pub config: String,
-    /// Of the data and its tokenizer, likewise.
+    /// Hash of the data and its tokenizer, for the same reason.
     pub data: String,
 }
 
@@ -85,7 +85,7 @@ fn write_json(value: &impl Serialize, path: &Path) -> Result<(), FileError> {
     write_whole(path, pretty_json(path, value)?)
 }
 
-/// `w.`, `m.` and `v.` in front of a parameter's name: its values and two running means.
+/// `w.`, `m.` and `v.` before a parameter's name: its values and two running means.
 fn write_state(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), FileError> {
     let mut bytes = Vec::new();
     for (name, values) in decoder.parameters() {

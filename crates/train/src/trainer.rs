@@ -51,8 +51,8 @@ impl Trainer {
         let optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = first_state(&config, &feed)?;
         let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
-        // The start is worth keeping until there is something better: others can begin from the
-        // same parameters, and a failure in the first steps has somewhere to go back to.
+        // The start is worth keeping until there is something better: other runs can begin from the same parameters,
+        // and a failure in the first steps has a state to go back to.
         trainer.checkpoint(&mut Unobserved)?;
         Ok(trainer)
     }
@@ -76,7 +76,7 @@ impl Trainer {
             None => first_state(&config, &feed)?,
         };
         let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
-        // An older version may have spelled the same settings in another way; its file is as it was.
+        // An older version may have spelled the same settings differently; its file is unchanged.
         if state.config != fingerprint(&config)? && state.config != hash(&folder.settings()?) {
             return Err(changed("config.toml", "restore it, or start a new run"));
         }
@@ -173,7 +173,7 @@ impl Trainer {
             }
             let minutes = self.last_saved.elapsed().as_secs_f64() / 60.0;
             let every_minutes = self.config.checkpoint.every_minutes;
-            // Behind everything else of this step: who resumes from here does none of it again.
+            // After everything else in this step: a run that resumes from here repeats none of it.
             if better
                 || due(self.config.checkpoint.every_steps, self.state.step)
                 || (every_minutes > 0.0 && minutes >= every_minutes)
@@ -206,7 +206,7 @@ impl Trainer {
         let mut loss = 0.0;
         let mut tally = Tally::default();
         for part in 0..parts {
-            // Half a window changes nothing: the same step is made whole when the run goes on.
+            // Half a window changes nothing: the resumed run makes the whole step.
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
@@ -236,7 +236,7 @@ impl Trainer {
             gradient_norm: norm,
             rate,
             tokens: self.tokens_per_step(),
-            // The way back is twice the way there.
+            // The backward pass costs twice the forward pass.
             flops: 3 * tally.cost(self.decoder.config()),
             skip,
             time: started.elapsed(),
@@ -357,8 +357,8 @@ fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// Gains that rise from nothing over the first steps: their share of their full size in the step that makes
-/// `done`. One for policies that have none.
+/// The share of their full size that gains have in the step that makes `done`, while they rise from nothing over the
+/// first steps. One for policies without such gains.
 pub(crate) fn warmth(config: &RunConfig, done: u64) -> f64 {
     let length = config.train.gain_warmup;
     if config.residual.warms_up() && done < length { done as f64 / length as f64 } else { 1.0 }

@@ -1,4 +1,5 @@
-//! Mixture-of-Depths learns two things at once: which tokens are worth a block, and to know them by themselves.
+//! Mixture-of-Depths learns two things at once: which tokens are worth a block, and to predict that from each token
+//! alone.
 
 use hadal_model::{Decoder, Device, Pass, load};
 use hadal_residual::{Recorder, Signal, StepMode};

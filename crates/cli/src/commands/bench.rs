@@ -1,4 +1,4 @@
-//! `hadal bench`: how fast policies train and write here.
+//! `hadal bench`: how fast policies train and write on this machine.
 
 mod entries;
 
@@ -21,11 +21,11 @@ use std::io::{self, BufReader, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-/// Measure how fast policies train or write, and what they take of this machine
+/// Measure how fast policies train or write, and how much memory they take
 ///
-/// Every policy runs in a process of its own, and they make their steps in turn, so that whatever else
-/// the machine does disturbs all of them alike. Weights and tokens are made up, the same for all of
-/// them; matrices and the rest are moved by AdamW. The first 3 steps do not count.
+/// Every policy runs in a process of its own, and they make their steps in turn, so that any other load on the machine
+/// disturbs all of them alike. Weights and tokens are made up, the same for all of them; AdamW moves all parameters.
+/// The first 3 steps do not count.
 #[derive(Args)]
 #[command(after_help = "\
 Columns: median and best time of a step; tokens per second at both; median time of its three parts;
@@ -61,19 +61,19 @@ pub(crate) struct Bench {
     /// Threads of each process
     #[arg(long, default_value = "2", value_parser = threads)]
     threads: usize,
-    /// Measure reading a prompt and writing behind it, at a quarter, a half and all of --seq
+    /// Measure reading a prompt and writing after it, at a quarter, a half and all of --seq
     #[arg(long)]
     decode: bool,
     /// Also run every policy that can skip at these shares of FLOPs, by thresholds for each sub-layer
     #[arg(long, value_name = "RATE,..", value_delimiter = ',', allow_negative_numbers = true, value_parser = rate)]
     skip: Vec<f64>,
-    /// Use plain tensor operations alone, as on backends without fused ones
+    /// Use only plain tensor operations, as on backends without fused ones
     #[arg(long)]
     plain: bool,
     /// Keep MGR's streams for the backward pass instead of computing them backwards
     #[arg(long)]
     exact: bool,
-    /// Keep of each sub-layer its input alone and run it twice
+    /// Keep only the input of each sub-layer and run it twice
     #[arg(long)]
     recompute: bool,
     /// Print JSON, one line for each policy
@@ -158,7 +158,7 @@ impl Bench {
         })
     }
 
-    /// Has a process of its own for each entry make its steps.
+    /// Makes the steps of each entry in a process of its own.
     fn measure<T: DeserializeOwned>(&self, entries: &[Entry]) -> Result<Vec<Measured<T>>, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find the program itself: {error}")))?;
@@ -308,7 +308,7 @@ impl Bench {
     }
 }
 
-/// On stderr, for people who watch.
+/// A bar on stderr; invisible off a terminal.
 fn progress_bar(steps: usize) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -333,7 +333,7 @@ fn skipped(skip: Option<&SkipReport>) -> String {
     skip.map_or(String::new(), |skip| format!("{:.1} %", 100.0 * skip.skipped_share))
 }
 
-/// Time and FLOPs by those when nobody skips, and how much of the promise is kept.
+/// Time and FLOPs relative to those when no token skips, and how much of the promise is kept.
 fn cells(promise: Option<Promise>) -> [String; 3] {
     let Some(Promise { flop_ratio, time_ratio, kept }) = promise else { return Default::default() };
     let kept = kept.map_or(String::new(), |kept| format!("{kept:.2}"));

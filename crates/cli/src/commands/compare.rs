@@ -18,10 +18,10 @@ use std::sync::atomic::AtomicBool;
 
 /// Compare residual policies under one budget, seed by seed
 ///
-/// A suite is the settings of a run, `seeds`, and a list of `[[variant]]` that differ in their residual
-/// stream alone. All variants see the same tokens in the same order and start from the same draws. Each run is
-/// an ordinary run folder DIR/runs/NAME, made by a process of its own. A suite that was stopped or killed
-/// goes on when it is started again, and comes to the same table.
+/// A suite is the settings of a run, `seeds`, and a list of `[[variant]]` that differ only in their residual stream.
+/// All variants see the same tokens in the same order and start from the same draws. Each run is an ordinary run folder
+/// DIR/runs/NAME, made by a process of its own. A suite that was stopped or killed continues when it is started again,
+/// and gives the same table.
 #[derive(Args)]
 #[command(after_help = "\
 With no arguments it compares prenorm, lns, attnres, mgr and nag on a task that needs depth: about three
@@ -65,7 +65,7 @@ impl Compare {
         if self.dry_run {
             return self.show_plan(&suite);
         }
-        // Whatever makes no sense is said before there is a folder.
+        // Whatever makes no sense is reported before there is a folder.
         if !matches!(suite.budget, Budget::Minutes(_)) {
             suite.plan(&Pace::new())?;
         }
@@ -120,8 +120,8 @@ impl Compare {
         self.out.clone().unwrap_or_else(|| Path::new("runs").join(name))
     }
 
-    /// Cores that a suite's threads leave idle are of no use to it, and more than the machine has
-    /// would only make its speeds meaningless.
+    /// Cores that a suite's threads leave idle are of no use to it, and more jobs than cores would only make its speeds
+    /// meaningless.
     fn jobs(&self, suite: &Suite) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.jobs.map_or((cores / suite.threads).max(1), usize::from)
@@ -216,7 +216,7 @@ fn closing(out: &Path, report: &Path) -> String {
     )
 }
 
-/// Columns of the first table, what was learnt; the others, what it took, make the second.
+/// Columns of the first table, on what was learnt; the others, on what it took, make the second.
 const LEARNT: [&str; 9] = [
     "runs",
     "train loss",
@@ -260,7 +260,7 @@ fn show(table: &SuiteTable) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One bar for the whole suite for people who watch, a line for each run for those who read later.
+/// One bar for the whole suite on a terminal, a line for each run in a log.
 struct View {
     bar: ProgressBar,
     watched: bool,
@@ -286,7 +286,7 @@ impl Watch for View {
     fn progress(&mut self, progress: &Progress) {
         self.bar.set_position((WHOLE * progress.share) as u64);
         if !self.begun {
-            // What was done before says nothing about the speed.
+            // Runs that were done before say nothing about the speed.
             self.bar.reset_eta();
             self.begun = true;
         }
@@ -309,7 +309,7 @@ impl Watch for View {
         if self.watched {
             self.bar.println(line);
         } else {
-            // Nobody is left to tell if stderr is gone.
+            // There is nowhere to report to if stderr is gone.
             let _ = tell(&line);
         }
     }

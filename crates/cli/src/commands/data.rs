@@ -43,11 +43,10 @@ impl Data {
 }
 
 /// Tokenise text into shards that training reads
-///
-/// An input is a file (.txt or .jsonl, plain or as .gz or .zst, or .parquet), a directory with such
-/// files, or a Hugging Face dataset as `owner/name[@revision][:folder]`. Documents of a .txt file are
-/// separated by <|endoftext|>. A preparation that was killed goes on when the same command is run again;
-/// the result is the same, byte for byte, and does not depend on the number of threads.
+/// An input is a file (.txt or .jsonl, plain or as .gz or .zst, or .parquet), a directory with such files, or a Hugging
+/// Face dataset as `owner/name[@revision][:folder]`. Documents of a .txt file are separated by <|endoftext|>. A
+/// preparation that was killed continues when the same command is run again; the result is the same, byte for byte, and
+/// does not depend on the number of threads.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -123,7 +122,7 @@ fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(number.into()), if number == 1 { "" } else { "s" })
 }
 
-/// A bar over the bytes of the sources, or over a file that is on its way.
+/// A bar over the bytes of the sources, or over a file that is being fetched.
 #[derive(Default)]
 struct Bar {
     bar: Option<ProgressBar>,
@@ -147,7 +146,7 @@ impl Bar {
         let bar = self.bar.get_or_insert_with(|| bar(total, BYTES));
         bar.set_length(total);
         if fresh {
-            // What was done before must not count towards the rate.
+            // Earlier work must not count towards the rate.
             bar.set_position(done);
             bar.reset_eta();
         }
@@ -165,7 +164,7 @@ impl Bar {
 const BYTES: &str = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}  ETA {eta}  {msg}";
 const TOKENS: &str = "{wide_bar} {human_pos}/{human_len} tokens {per_sec}  ETA {eta}";
 
-/// On stderr, and invisible when nobody looks.
+/// A bar on stderr; invisible off a terminal.
 fn bar(total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(total);
     match ProgressStyle::with_template(template) {

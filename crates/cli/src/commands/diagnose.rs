@@ -47,13 +47,13 @@ pub(crate) struct Diagnose {
     /// Run folders, model directories or GGUF files
     #[arg(required = true, value_name = "RUN|DIR")]
     subjects: Vec<PathBuf>,
-    /// What to look at it with: a text, or a directory of `hadal data prepare`
+    /// What to measure with: a text, or a directory of `hadal data prepare`
     #[arg(long, value_name = "DIR|FILE")]
     data: Option<PathBuf>,
     /// Batches of about 2048 tokens [default: 512 sequences or 65,536 tokens]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// These diagnostics alone
+    /// Only these diagnostics
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
     /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
@@ -96,7 +96,7 @@ impl Diagnose {
         self.name_apart(&mut found);
         let out = match &self.out {
             Some(out) => out.clone(),
-            // Nothing can be put into a file, so a model in one gets a folder beside it.
+            // A file cannot hold figures, so a model in one gets a folder beside it.
             None if self.subjects[0].is_file() => self.subjects[0].with_extension("diagnosis"),
             None => self.subjects[0].join("diagnosis"),
         };

@@ -14,9 +14,9 @@ use std::process::ExitCode;
 /// MODEL is a directory of hadal or Hugging Face, the folder of a finished run, or a .gguf file. Tokenizer, chat template
 /// and the tokens that begin and end a text go along.
 ///
-/// Prenorm and lns models with swiglu become a Llama, Mistral, Qwen2 or Qwen3, by what they have. For transformers
-/// any other model is written with its own code, modeling_hadal.py (load it with trust_remote_code=True); llama.cpp has
-/// nothing like it, and it is refused. Nothing is ever overwritten. docs/export.md has the details.
+/// Prenorm and lns models with swiglu become a Llama, Mistral, Qwen2 or Qwen3, depending on their parts. For
+/// transformers any other model is written with its own code, modeling_hadal.py (load it with trust_remote_code=True);
+/// llama.cpp has nothing like it, so it is refused. Nothing is ever overwritten. docs/export.md has the details.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -34,7 +34,7 @@ pub(crate) struct Export {
     /// For transformers (hf) or llama.cpp (gguf)
     #[arg(long, value_enum)]
     format: Format,
-    /// How matrices are stored; q8_0 for gguf alone
+    /// How matrices are stored; q8_0 only for gguf
     #[arg(long = "type", value_enum, default_value = "f32")]
     kind: Kind,
     /// Print what was written as JSON

@@ -58,7 +58,7 @@ pub(crate) struct Generate {
     /// Where to run; all but flex, the CPU, are cargo features
     #[arg(long, default_value = "flex", value_parser = DEVICES)]
     device: String,
-    /// Let tokens skip sub-layers whose gate is smaller than this; 0 lets nobody skip [default: the model's own]
+    /// Let tokens skip sub-layers whose gate is smaller than this; with 0 no token skips [default: the model's own]
     #[arg(long, value_name = "GATE", allow_negative_numbers = true)]
     skip_threshold: Option<f64>,
     /// Print one JSON object instead of text
@@ -111,7 +111,7 @@ impl Generate {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// One threshold in the place of the model's, if one was named.
+    /// Replaces the model's thresholds by one, if one was given.
     fn set_skipping(&self, checkpoint: &mut Checkpoint) -> Result<(), Failure> {
         let Some(threshold) = self.skip_threshold else { return Ok(()) };
         let own = checkpoint.decoder.config().residual.skipping();
@@ -156,7 +156,7 @@ pub(super) fn tokenizer_of(
         Some(file) => Tokenizer::from_file(file).map_err(Failure::failed)?,
         None => match own()? {
             Some(tokenizer) => tokenizer,
-            // Exactly the bytes, with or without an end token: nothing else it could be.
+            // Exactly the bytes, with or without an end token: it can be nothing else.
             None if (256..=257).contains(&vocab_size) => Tokenizer::bytes(),
             None => {
                 return Err(Failure::failed(format!(
@@ -186,7 +186,7 @@ fn prompt_ids(prompt: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> 
     })
 }
 
-/// Collects the text and, if it is to be seen, prints it as soon as it is whole.
+/// Collects the text and, if it is visible, prints it as soon as it is whole.
 struct Printer<'a> {
     stream: TextStream<'a>,
     /// The end of the prompt, if the stream still holds it back.
@@ -197,8 +197,8 @@ struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    /// Continues after a prompt, which is not printed again: whether a word begins with a space
-    /// depends on what stands before it.
+    /// Continues after a prompt, which is not printed again: whether a word begins with a space depends on what comes
+    /// before it.
     fn after(prompt: &[u32], tokenizer: &'a Tokenizer, visible: bool) -> Result<Self, Failure> {
         let mut stream = tokenizer.stream();
         for &id in prompt {

@@ -1,4 +1,4 @@
-//! `hadal import`: a model of another maker as a directory of ours.
+//! `hadal import`: a model of another maker as one of our directories.
 
 use crate::failure::Failure;
 use crate::output::{Table, bytes_bar, grouped, print_json, scaled, show_bytes};
@@ -13,11 +13,11 @@ use std::process::ExitCode;
 /// Bytes of an f32, which is what a model computes with.
 const FLOAT: u64 = 4;
 
-/// Turn a model of Hugging Face or llama.cpp into a directory of ours
+/// Turn a model of Hugging Face or llama.cpp into a directory of hadal
 ///
 /// SOURCE is a directory with a Llama, Mistral, Qwen2 or Qwen3 (config.json, safetensors), a GGUF file of these, or the
-/// name of a model on the hub. The other commands read directories and GGUF files as they are; importing them is for
-/// keeping, changing and training. Weights go from file to file one at a time, and what would not be computed exactly is
+/// name of a model on the hub. The other commands read such directories and GGUF files directly; import a model to
+/// keep, change or train it. Weights go from file to file one at a time, and what would not be computed exactly is
 /// refused.
 #[derive(Args)]
 #[command(after_help = "\
@@ -52,7 +52,7 @@ impl Import {
                     self.source
                 ))
             })?;
-            // Before anything is fetched.
+            // Checked before anything is fetched.
             self.check_out(name.short())?;
             let bar = bytes_bar(format!("fetching {name}"));
             let shown = bar.clone();
@@ -84,7 +84,7 @@ impl Import {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Where the model goes: somewhere that is free.
+    /// Where the model goes; it must be free.
     fn check_out(&self, short: &str) -> Result<PathBuf, Failure> {
         let out = self.out.clone().unwrap_or_else(|| short.into());
         if out.exists() {
@@ -134,7 +134,7 @@ fn print(out: &Path, converted: &Converted, cost: &ModelCost) -> io::Result<()> 
     )
 }
 
-/// What the model has beside plain attention and MLPs.
+/// What the model has besides plain attention and MLPs.
 fn features(config: &ModelConfig) -> String {
     let mut found = Vec::new();
     if let Some(bias) = config.attention_bias {

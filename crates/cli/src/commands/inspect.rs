@@ -1,4 +1,4 @@
-//! `hadal inspect`: what a model is and costs, before it is built.
+//! `hadal inspect`: what a model is and what it costs, before it is built.
 
 use crate::failure::Failure;
 use crate::model_file::read_model;

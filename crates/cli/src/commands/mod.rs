@@ -45,7 +45,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Does what was asked.
+    /// Runs the command.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Compare(command) => command.run(),

@@ -35,7 +35,7 @@ pub(crate) struct Parity {
     /// Show every tensor, not only the worst of each kind
     #[arg(long)]
     all: bool,
-    /// Use plain tensor operations alone, as on backends without fused ones
+    /// Use only plain tensor operations, as on backends without fused ones
     #[arg(long)]
     plain: bool,
     /// Where to run; all but flex, the CPU, are cargo features
@@ -75,8 +75,8 @@ impl Parity {
         Ok(ExitCode::from(u8::from(!report.passed)))
     }
 
-    /// One line each. What cannot be run is reported and the rest goes on; it then outweighs what
-    /// differs in the exit code.
+    /// One line each. A directory that cannot be run is reported and the rest goes on; in the exit code it outweighs
+    /// differences.
     fn several(&self, directories: &[PathBuf], device: &Device) -> Result<ExitCode, Failure> {
         let mut code = 0;
         let mut reports = Vec::new();

@@ -31,7 +31,7 @@ pub(crate) struct PerplexityCommand {
     /// Tokens of a chunk [default: 512, or what the model can read]
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
-    /// Stop after so many chunks [default: the whole text]
+    /// Stop after this many chunks [default: the whole text]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     chunks: Option<u64>,
     /// `bytes`, or a tokenizer.json other than MODEL's
@@ -45,12 +45,12 @@ pub(crate) struct PerplexityCommand {
     json: bool,
 }
 
-/// What llama.cpp reads at a time.
+/// llama.cpp's default.
 const CONTEXT: usize = 512;
 
 impl PerplexityCommand {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        // A pool that cannot be made is made by rayon itself when it is first needed.
+        // If the pool cannot be made here, rayon makes one when it is first needed.
         let _ = start_pool(None);
         let text = std::fs::read_to_string(&self.data).map_err(|error| {
             Failure::usage(format!("cannot read {} as text: {error}", self.data.display()))

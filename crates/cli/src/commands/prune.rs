@@ -15,8 +15,8 @@ use std::process::ExitCode;
 
 /// Cut blocks that do little out of a model, with evidence
 ///
-/// MODEL is a model directory of hadal or Hugging Face, the folder of a finished run, or a .gguf file. Plan first, look at
-/// what it would cost, then apply and check.
+/// MODEL is a model directory of hadal or Hugging Face, the folder of a finished run, or a .gguf file. Plan first, look
+/// at the cost, then apply and check.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +38,7 @@ enum Action {
 
 impl Prune {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        // A pool that cannot be made is made by rayon itself when it is first needed.
+        // If the pool cannot be made here, rayon makes one when it is first needed.
         let _ = start_pool(None);
         match self.action {
             Action::Plan(command) => command.run(),

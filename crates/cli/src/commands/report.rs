@@ -1,4 +1,4 @@
-//! `hadal report`: runs and suites as one file that anybody can open.
+//! `hadal report`: runs and suites as one file that opens in any browser.
 
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};

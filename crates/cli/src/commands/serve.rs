@@ -37,7 +37,7 @@ pub(crate) struct Serve {
     /// Let other machines read these runs
     #[arg(long)]
     allow_remote: bool,
-    /// Who knows this may leave notes with runs [default: HADAL_TOKEN of the environment, if it is set]
+    /// Token that allows leaving notes with runs [default: HADAL_TOKEN of the environment, if it is set]
     #[arg(long)]
     token: Option<String>,
     /// Open a browser
@@ -68,7 +68,7 @@ impl Serve {
     }
 }
 
-/// Asks the system for its browser. Without one, the address that was printed is enough.
+/// Asks the system for its browser. If there is none, the printed address is enough.
 fn open(url: &str) -> io::Result<()> {
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let started =

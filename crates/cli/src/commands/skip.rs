@@ -43,7 +43,7 @@ impl Skip {
     }
 }
 
-/// What both commands are told.
+/// Options of both commands.
 #[derive(Args)]
 struct Common {
     /// Run folder (its finished model, or else its newest checkpoint) or model directory
@@ -55,7 +55,7 @@ struct Common {
     /// Batches of about 2048 tokens [default: 512 sequences or 65,536 tokens]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// Which sub-layers share a threshold
+    /// Which sub-layers have a threshold in common
     #[arg(long, value_parser = word::<SkipPer>(&["model", "kind", "layer"]), default_value = "model")]
     per: SkipPer,
     /// What becomes of gates above the threshold: hard leaves them, continuous takes it off [default: the model's, or
@@ -80,7 +80,7 @@ impl Common {
         }
     }
 
-    /// Opens the model and its data, and does `work` with them while a bar shows how far it is.
+    /// Opens the model and its data, and does `work` with them while a bar shows the progress.
     fn with<R: Send>(
         &self,
         work: impl FnOnce(
@@ -109,9 +109,8 @@ impl Common {
 
 /// Find the thresholds with which a share of FLOPs is skipped
 ///
-/// The share is of the FLOPs that can be skipped: attention without keys and values (with --kv drop, all of it) and
-/// MLPs. Because skipping early changes later gates, gates are measured again under the thresholds that were
-/// found, until the share is met.
+/// The share is of the skippable FLOPs: attention without keys and values (with --kv drop, all of it) and MLPs. Because
+/// skipping early changes later gates, gates are measured again under the thresholds found, until the share is met.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -122,7 +121,7 @@ Examples:
 struct Calibrate {
     #[command(flatten)]
     common: Common,
-    /// Share of the FLOPs that can be skipped, at least 0 and less than 1
+    /// Share of the skippable FLOPs, at least 0 and less than 1
     #[arg(long, allow_negative_numbers = true)]
     rate: f64,
     /// Write the thresholds into the model's own config.json
@@ -167,8 +166,8 @@ impl Calibrate {
 
 /// Measure loss, accuracy and speed at several skip rates
 ///
-/// For each rate thresholds are calibrated on one half of the data and measured on the other. Speed is that of
-/// reading prompts, in turn with the same model when nobody skips.
+/// For each rate, thresholds are calibrated on one half of the data and measured on the other. Speed is that of reading
+/// prompts, in turn with the same model when no token skips.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -178,7 +177,7 @@ Examples:
 struct SweepRates {
     #[command(flatten)]
     common: Common,
-    /// Shares of the FLOPs that can be skipped
+    /// Shares of the skippable FLOPs
     #[arg(
         long,
         value_name = "RATE,..",

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Train a model
 ///
-/// Settings come in layers: a preset, then CONFIG.toml, then --residual, --seed and --set. Everything of
-/// a run is in the folder RUN, the finished model in RUN/model. A run that was killed goes on with --resume,
-/// to the same bits as if nothing had happened.
+/// Settings come in layers: a preset, then CONFIG.toml, then --residual, --seed and --set. All files of a run are in
+/// the folder RUN, the finished model in RUN/model. A run that was killed continues with --resume, to the same bits as
+/// if nothing had happened.
 #[derive(Args)]
 #[command(after_help = "\
 With no arguments it trains the preset nano: a Multi-Gate Residuals model on a depth task, a quarter of a minute.
@@ -47,7 +47,7 @@ pub(crate) struct Train {
     /// One dial: this many blocks, from which width, heads, rates and horizon follow
     #[arg(long, value_name = "BLOCKS", conflicts_with = "preset")]
     depth: Option<usize>,
-    /// Go on from this model: its shape, policy and parameters, e.g. to heal a cut one
+    /// Continue from this model: its shape, policy and parameters, e.g. to heal a cut one
     #[arg(long, value_name = "DIR", conflicts_with_all = ["depth", "residual"])]
     from: Option<PathBuf>,
     /// The residual policy, e.g. mgr:streams=8
@@ -59,19 +59,19 @@ pub(crate) struct Train {
     /// Decides initial values, data order and samples
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// Look into the model every so many steps, as `hadal diagnose` does; the training is the same to the bit
+    /// Steps between looks into the model, as by `hadal diagnose`; the training is the same to the bit
     #[arg(long, value_name = "STEPS")]
     diagnose_every: Option<u64>,
     /// Folder of the run [default: runs/PRESET-POLICY-SEED]
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
-    /// Go on with this run
+    /// Continue this run
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "diagnose_every"])]
     resume: Option<PathBuf>,
     /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
     #[arg(long)]
     dry_run: bool,
-    /// Save and stop when standard input ends: whoever started this run has gone
+    /// Save and stop when standard input ends: the process that started this run has gone
     #[arg(long, hide = true)]
     leash: bool,
 }
@@ -131,7 +131,7 @@ impl Train {
         for setting in &self.settings {
             layers = layers.with_setting(setting)?;
         }
-        // Who writes a config says what to learn from; who turns a dial may leave it open.
+        // A config says what to learn from; a preset or a dial may leave that open.
         if self.config.is_none() && !layers.has_data() {
             layers = layers.with_toml(DEFAULT_DATA, "the default task")?;
         }
@@ -162,7 +162,7 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
     if leash {
         stop_at_end_of_input(&stop);
     }
-    // A pool that cannot be made is made by rayon itself when it is first needed.
+    // If the pool cannot be made here, rayon makes one when it is first needed.
     let _ = start_pool(None);
     let mut progress = Progress::new(&trainer);
     let finished = in_pool(|| trainer.run(&mut progress, &stop))?;
@@ -191,11 +191,11 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
     }
 }
 
-/// The stop has the same way out as a signal's: the state is saved first.
+/// The stop takes the same path as a signal's: the state is saved first.
 fn stop_at_end_of_input(stop: &Arc<AtomicBool>) {
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {
-        // What cannot be read has ended, too.
+        // Unreadable input has ended, too.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         stop.store(true, Ordering::Relaxed);
     });
@@ -216,7 +216,7 @@ fn describe(evaluation: &Evaluation) -> String {
     text
 }
 
-/// A bar for people who watch, lines for those who read later.
+/// A bar on a terminal, lines in a log.
 struct Progress {
     bar: ProgressBar,
     watched: bool,
@@ -246,7 +246,7 @@ impl Progress {
         if self.watched {
             self.bar.println(text);
         } else {
-            // Nobody is left to tell if stderr is gone.
+            // There is nowhere to report to if stderr is gone.
             let _ = tell(&text);
         }
     }

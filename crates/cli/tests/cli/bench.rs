@@ -165,7 +165,7 @@ fn what_makes_no_sense_is_refused() {
     run(command("bench").arg("--model").arg(&path)).refused(2, &["tiny.toml", "line", "width"]);
 }
 
-/// There is no room for the tokens of a step.
+/// There is no memory for the tokens of a step.
 #[test]
 #[cfg(unix)]
 fn a_worker_that_dies_is_one_failure() {

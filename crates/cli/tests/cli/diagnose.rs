@@ -1,4 +1,4 @@
-//! `hadal diagnose` on models that were not trained here, and on what is no model at all.
+//! `hadal diagnose` on models that were not trained here, and on files that are no model at all.
 
 use crate::support::*;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `hadal parity` on what others write: other dtypes, and Hugging Face directories.
+//! `hadal parity` on what other tools write: other dtypes, and Hugging Face directories.
 
 use crate::parity::parity;
 use crate::support::{
@@ -96,7 +96,7 @@ fn a_hugging_face_directory_is_compared_by_its_logits_alone() {
     assert_eq!(report["comparisons"].as_array().unwrap().len(), 1);
     assert_eq!(report["comparisons"][0]["name"], "logits");
 
-    // The same logits are wrong for the model whose sub-layers speak.
+    // The same logits are wrong for the model whose sub-layers do write.
     std::fs::copy(stories().join(WEIGHTS), &weights).unwrap();
     assert_eq!(parity(copy.path(), &[]).code, 1);
     write_logits(copy.path(), &[0.0; IDS.len() * VOCABULARY]);

@@ -83,7 +83,7 @@ fn a_prompt_on_stdin_is_the_prompt_without_its_line_break() {
         let piped = run_with_stdin(&mut piped, input.as_bytes()).succeeded();
         assert_eq!(piped.stdout, given.stdout, "{input:?}");
     }
-    // Nothing on stdin is the empty prompt.
+    // An empty stdin is the empty prompt.
     let from_nothing = generate(&stories(), &["-n", "10"]).succeeded().stdout;
     assert!(from_nothing.starts_with("Once upon a time"), "{from_nothing}");
 }
@@ -147,7 +147,7 @@ fn a_full_context_ends_the_text() {
     for (prompt, written) in [("four", 13), ("exactly 16 bytes", 1)] {
         let full = summary(model.path(), &["--prompt", prompt, "-n", "100"]);
         assert_eq!(full["stop"], "context_full", "{prompt}");
-        // The last one needs no place: nothing is asked after it.
+        // The last token needs no position: nothing is computed after it.
         assert_eq!(full["ids"].as_array().unwrap().len(), written, "{prompt}");
     }
     let text = generate(model.path(), &["--prompt", "four", "-n", "100"]).succeeded();

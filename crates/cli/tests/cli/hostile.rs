@@ -63,7 +63,7 @@ fn damage_golden(name: &str, file: &str) {
     let noticed = flip_bits(&path, 200, 1, attempt);
     assert!(noticed > 50, "only {noticed} of 200 flipped bits were noticed");
     truncate(&path, 40, attempt);
-    // The damage was to the file alone.
+    // Only the file was damaged.
     attempt().succeeded();
 }
 
@@ -197,7 +197,7 @@ fn headers_that_lie_are_refused_without_memory() {
     }
 }
 
-/// Replaces each file in turn and expects it to be named by the commands that read it.
+/// Replaces each file in turn and expects the commands that read it to name it.
 fn replace_each_file(replace: impl Fn(&Path)) {
     for file in FILES {
         let copy = copy_of(&golden("mgr-competitive"));

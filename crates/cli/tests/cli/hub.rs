@@ -15,7 +15,7 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// The little of Hugging Face's protocol that a download needs, with stories260K as `tiny/stories`.
 struct Hub {
     address: String,
-    /// What was asked for, such as `GET /tiny/stories/resolve/../config.json`.
+    /// The requests received, such as `GET /tiny/stories/resolve/../config.json`.
     asked: Arc<Mutex<Vec<String>>>,
     /// Whether connections break in the middle of the weights.
     breaks: Arc<AtomicBool>,
@@ -72,7 +72,7 @@ fn answer(mut stream: TcpStream, asked: &Mutex<Vec<String>>, breaks: &AtomicBool
     } else if let Some(file) = file {
         ("200 OK", fs::read(stories().join(file)).unwrap())
     } else {
-        // What strangers are told of models that do not exist.
+        // The hub's answer to clients without a token for models that do not exist.
         let known = path.contains("tiny/stories");
         (if known { "404 Not Found" } else { "401 Unauthorized" }, Vec::new())
     };
@@ -90,7 +90,7 @@ fn answer(mut stream: TcpStream, asked: &Mutex<Vec<String>>, breaks: &AtomicBool
         _ => body.len(),
     };
     let body = if method == "HEAD" { &[][..] } else { &body[..end] };
-    // Who asked may have given up.
+    // The client may have given up.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
 }
 
@@ -107,7 +107,7 @@ fn a_model_is_fetched_once_and_then_read_from_the_cache() {
     let again = folder.path().join("again");
     run(&mut hub.import("tiny/stories@main", &cache, &again)).succeeded();
     assert_eq!(hub.sent("model.safetensors"), 1, "it is in the cache");
-    // Nobody listens on port 1.
+    // Nothing listens on port 1.
     let away = Hub { address: "http://127.0.0.1:1".into(), ..Hub::start() };
     let offline = folder.path().join("offline");
     run(&mut away.import("tiny/stories", &cache, &offline)).succeeded();
@@ -127,7 +127,7 @@ fn a_broken_download_goes_on_where_it_was() {
     assert_eq!(broken.code, 1, "{}", broken.stderr);
     assert!(broken.stderr.contains("tiny/stories"), "{}", broken.stderr);
     assert!(!out.exists());
-    // What is half there is not taken for a model.
+    // A partial download is not taken for a model.
     let offline = run(hub.import("tiny/stories", &cache, &out).env("HF_HUB_OFFLINE", "1"));
     assert_eq!(offline.code, 1, "{}", offline.stderr);
     assert!(!out.exists());

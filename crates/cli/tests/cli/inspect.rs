@@ -17,7 +17,7 @@ fn report(path: &Path, options: &[&str]) -> Value {
     inspect(path, &[&["--json"], options].concat()).succeeded().json()
 }
 
-/// A config file of its own: that of the prenorm golden, changed.
+/// A config file of its own: a changed copy of the prenorm golden's.
 fn config_with(changes: Value) -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("changed.json");
@@ -63,7 +63,7 @@ fn the_text_shows_groups_costs_the_policy_and_its_gates() {
     }
 }
 
-/// Our JSON configs are flat but for the policy, and JSON's scalars are TOML's.
+/// Our JSON configs are flat except for the policy, and JSON's scalars are TOML's.
 fn as_toml(config: &Value) -> String {
     let lines = |value: &Value| {
         let fields = value.as_object().unwrap().iter().filter(|(_, value)| !value.is_object());

@@ -80,7 +80,7 @@ fn the_files_that_help_names_exist() {
     assert!(seen > 0, "there are no examples to try");
 }
 
-// That nothing is coloured off a terminal is checked in every run of these tests.
+// Every run in these tests checks that nothing is coloured off a terminal.
 
 #[test]
 fn no_color_beats_a_forced_colour() {

@@ -80,7 +80,7 @@ fn several_directories_get_a_line_each_and_the_worst_exit_code() {
     assert_eq!((differing.code, differing.stderr.as_str()), (1, ""));
     assert!(differing.stdout.contains("1 DIFFER"), "{}", differing.stdout);
 
-    // The one that cannot be run does not keep the others from running.
+    // A directory that cannot be run does not keep the others from running.
     let nowhere = Path::new("nowhere");
     let broken = several(&["--json"], &[wrong, nowhere, &golden("nag")]);
     assert_eq!(broken.code, 2);
@@ -217,7 +217,7 @@ fn a_file_of_another_model_is_named() {
     }
 }
 
-/// What makes a trace incomparable, and what must be said of it.
+/// What makes a trace incomparable, and what the message must say.
 type Flaw = (fn(&mut Tensors), &'static [&'static str]);
 
 const FLAWS: &[Flaw] = &[

@@ -60,7 +60,7 @@ fn every_policy_names_its_parameters_and_their_shapes() {
         let parameters = checkpoint["parameters"].as_array().unwrap();
         assert!(!parameters.is_empty(), "{kind} has not even norms");
         for parameter in parameters {
-            // Sites are told together, so the line is found by the word behind them.
+            // Sites are listed together, so the line is found by the word after them.
             let name = parameter["name"].as_str().unwrap();
             let last = name.rsplit('.').find(|word| *word != "weight").unwrap();
             let told = text.lines().any(|line| line.starts_with("  ") && line.contains(last));

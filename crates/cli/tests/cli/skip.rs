@@ -61,7 +61,7 @@ fn a_run_is_calibrated_on_its_own_data_and_the_model_writes_text() {
     let mut generate = crate::support::command("generate");
     let text = ["--prompt", "the ", "--max-tokens", "5", "--json"];
     run(generate.arg(&out).args(text)).succeeded();
-    // What was written is not written over.
+    // Existing results are not overwritten.
     run(&mut command).refused(2, &["skipping", "not empty", "--out"]);
 }
 
@@ -154,7 +154,7 @@ fn generation_can_skip_by_one_threshold_or_not_at_all() {
     };
     let ids = |run: Run| run.succeeded().json()["ids"].clone();
     let own = ids(said(None));
-    // With a threshold that nobody reaches, the next token depends on the last one alone.
+    // With a threshold that no gate reaches, the next token depends on the last one alone.
     assert_ne!(ids(said(Some("1e9"))), own);
     ids(said(Some("0")));
     said(Some("-1")).refused(2, &["skip_threshold", "-1"]);

@@ -44,8 +44,8 @@ pub(crate) fn copy_of(directory: &Path) -> TempDir {
     copy
 }
 
-/// `hadal SUBCOMMAND` in an environment that does not ask for colours, but does for backtraces, so
-/// that none of them can hide.
+/// `hadal SUBCOMMAND` in an environment that does not ask for colours, but asks for backtraces, so that none of them
+/// can hide.
 pub(crate) fn command(subcommand: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hadal"));
     command.arg(subcommand);
@@ -69,7 +69,7 @@ fn plain_environment(command: &mut Command) {
     }
 }
 
-/// What a run left behind.
+/// The result of a run.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -88,7 +88,7 @@ pub(crate) fn run_with_stdin(command: &mut Command, input: &[u8]) -> Run {
 }
 
 impl Run {
-    /// Whatever was asked, there is an exit code, no panic and no colour.
+    /// Whatever the command, there is an exit code, no panic and no colour.
     pub(crate) fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("output is UTF-8");
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
@@ -129,7 +129,7 @@ impl Run {
     }
 }
 
-/// A tensor as it lies in a file.
+/// A tensor as it is in a file.
 #[derive(Clone)]
 pub(crate) struct Tensor {
     pub(crate) dtype: Dtype,

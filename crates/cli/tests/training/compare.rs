@@ -52,7 +52,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Everything that was found but for times and memory.
+/// All findings except times and memory.
 fn findings(out: &Path) -> Value {
     let mut results = json(&out.join("results.json"));
     for run in results["runs"].as_array_mut().unwrap() {
@@ -114,12 +114,12 @@ fn a_suite_comes_to_a_table_and_what_is_done_is_not_done_again() {
     assert_eq!(again["paired"]["mean_difference"], 0.0);
     let names = ["table.json", "table.csv", "results.json"];
     let before = names.map(|name| fs::read(out.join(name)).unwrap());
-    // Nothing is trained again, so that not even times are others.
+    // Nothing is trained again, so not even times differ.
     let second = finish(compare(&suite, &out).arg("--json")).succeeded();
     assert_eq!(second.stderr.matches("was done before").count(), 6, "{}", second.stderr);
     assert!(before == names.map(|name| fs::read(out.join(name)).unwrap()));
     assert_eq!(serde_json::from_str::<Value>(&second.stdout).unwrap(), results);
-    // More seeds and variants take what is there.
+    // More seeds and variants reuse the existing runs.
     let suite = written(directory.path(), "seeds = [0, 1, 2]", THREE);
     let third = finish(&mut compare(&suite, &out)).succeeded();
     assert_eq!(third.stderr.matches("was done before").count(), 6, "{}", third.stderr);

@@ -96,7 +96,7 @@ fn unfinished_checkpoints_are_ignored_and_cleared_away() {
     for out in [&run, &reference] {
         finish(&mut on_task(out, &["train.steps=6", "checkpoint.every_steps=3"])).succeeded();
     }
-    // Of a step that is not saved again, and newer than every whole one.
+    // The rest of a step that is not saved again, newer than every whole one.
     let part = run.join("checkpoints/step-000000007.part");
     fs::create_dir(&part).unwrap();
     fs::write(part.join("state.json"), "{").unwrap();
@@ -153,7 +153,7 @@ fn a_full_disk_is_one_clear_message_and_the_last_checkpoint_is_intact() {
         println!("{size}k: {}", ended.stderr.lines().last().unwrap_or_default());
         let left = checkpoints(&run);
         assert!(left.len() > 1 && !left.iter().any(|path| is_unfinished(path)), "{left:?}");
-        // Still full: the same message again, and nothing is lost by trying.
+        // Still full: the same message again, and trying loses nothing.
         finish(&mut resume(&run)).refused(1, &["No space left on device"]);
         assert!(checkpoints(&run).len() >= left.len());
         disk.grow("size=64m");

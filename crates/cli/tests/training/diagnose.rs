@@ -47,7 +47,7 @@ fn a_run_is_diagnosed_on_its_own_held_out_data() {
     assert_eq!(finished["step"], 6);
     assert!(finished["lanes"]["rotation"].as_f64().unwrap() > 0.0, "{finished}");
 
-    // Without its finished model it is the newest checkpoint, which is the same.
+    // Without its finished model the newest checkpoint is diagnosed, which is the same.
     fs::remove_dir_all(run.join("model")).unwrap();
     diagnose(&[]).succeeded();
     assert_eq!(summary(&run.join("diagnosis")), finished);

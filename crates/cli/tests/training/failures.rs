@@ -48,7 +48,7 @@ fn by_default_a_failure_stops_before_the_parameters_are_touched() {
     assert!(!run.join("model").exists());
     let [dump] = &dumps(&run)[..] else { panic!("{:?}", dumps(&run)) };
     assert_complete(dump, 6);
-    // What the failing step would have changed is as it was saved before it.
+    // What the failing step would have changed is as it was saved before.
     let tensors = |directory: &Path| fs::read(directory.join("state.safetensors")).unwrap();
     assert!(tensors(dump) == tensors(&newest(&run)));
     // The same step of the same state fails in the same way.
@@ -137,7 +137,7 @@ fn skip_and_rollback_go_on_behind_the_data_that_failed_always_in_the_same_way() 
         let last = curve(&runs[0]).pop().unwrap();
         assert!(last["loss"].as_f64().is_some(), "{last}");
 
-        // And when it is killed on the way.
+        // The same when it is killed on the way.
         let killed = directory.path().join(format!("{what}-killed"));
         signalled(&mut start(&killed), "-KILL", || lines(&killed.join("metrics.jsonl")) > 12);
         finish(&mut resume(&killed)).succeeded();
@@ -145,8 +145,8 @@ fn skip_and_rollback_go_on_behind_the_data_that_failed_always_in_the_same_way() 
     }
 }
 
-/// A signal makes a checkpoint that an uninterrupted run would not have. Going back to it instead of to
-/// the one before would take another way from there on.
+/// A signal makes a checkpoint that an uninterrupted run would not have. Going back to it instead of to the one before
+/// would take another path from there on.
 #[test]
 fn a_rollback_takes_the_same_way_in_a_run_that_was_interrupted() {
     let directory = temporary();

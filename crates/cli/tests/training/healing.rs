@@ -1,4 +1,4 @@
-//! Training that goes on from a model: the healing of a cut one.
+//! Training that continues from a model: the healing of a cut one.
 
 use crate::support::*;
 use std::fs;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How the moment of a kill is chosen.
 #[derive(Clone, Copy)]
 enum Moment {
-    /// After the first step was recorded and this long.
+    /// This long after the first step was recorded.
     During(Duration),
     /// As soon as a checkpoint is being written.
     Saving,
@@ -17,7 +17,7 @@ enum Moment {
     Starting(Duration),
 }
 
-/// Starts or resumes a run and kills it. Says whether it was killed rather than done.
+/// Starts or resumes a run and kills it. Returns whether it was killed rather than done.
 fn killed(run: &Path, command: &mut Command, moment: Moment) -> bool {
     let mut child = started(command);
     let metrics = run.join("metrics.jsonl");
@@ -38,8 +38,8 @@ fn killed(run: &Path, command: &mut Command, moment: Moment) -> bool {
     child.wait_with_output().unwrap().status.code().is_none()
 }
 
-/// Kills a run again and again, resumes it to the end, and compares it with one left alone. Gives the
-/// numbers of kills and of unfinished checkpoints that they left.
+/// Kills a run again and again, resumes it to the end, and compares it with one left alone. Returns the numbers of
+/// kills and of unfinished checkpoints that they left.
 fn survives(
     reference: &Path,
     run: &Path,
@@ -48,7 +48,7 @@ fn survives(
 ) -> [usize; 2] {
     let (mut kills, mut torn) = (0, 0);
     for &moment in moments {
-        // Killed before there was a run to resume.
+        // It may be killed before there was a run to resume.
         let mut command = if run.join("config.toml").exists() { resume(run) } else { start() };
         kills += usize::from(killed(run, &mut command, moment));
         torn += usize::from(checkpoints(run).iter().any(|path| is_unfinished(path)));

@@ -33,7 +33,7 @@ fn interrupted_and_resumed(run: &Path, first: &mut Command, stops: &[usize]) {
     finish(&mut resume(run)).succeeded();
 }
 
-/// Three passes to a step, so that most signals arrive inside a window.
+/// Three passes per step, so that most signals arrive inside a window.
 #[test]
 fn a_task_run_that_was_interrupted_ends_with_the_same_bits() {
     let directory = temporary();

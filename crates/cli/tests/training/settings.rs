@@ -62,8 +62,8 @@ fn a_dry_run_prints_what_it_takes_and_creates_nothing() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
-/// `streams.md` section 6: 12 x 768 x 6 heads, 24 x 1024 x 8, 36 x 1280 x 10, heads of 128, a vocabulary
-/// of 50,304, and 12 blocks d^2 + 50304 d parameters without what the policy adds.
+/// `streams.md` section 6: 12 x 768 x 6 heads, 24 x 1024 x 8, 36 x 1280 x 10, heads of 128, a vocabulary of 50,304, and
+/// 12 blocks d^2 + 50304 d parameters without the policy's own.
 #[test]
 fn presets_resolve_to_the_numbers_of_the_papers() {
     let directory = temporary();
@@ -139,7 +139,7 @@ fn the_dial_trains_on_a_task_and_on_text() {
     finish(&mut command).refused(2, &["n_layers"]);
 }
 
-/// The order of `--set` is that of what one thinks of first, not a rule.
+/// The order of `--set` has no meaning.
 #[test]
 fn validation_text_counts_wherever_it_is_named() {
     let directory = temporary();

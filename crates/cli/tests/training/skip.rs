@@ -1,5 +1,5 @@
-//! Training in which tokens skip sub-layers: the same bits however often it is stopped, the rate and the FLOPs that were
-//! planned, and clear words where it cannot be done.
+//! Training in which tokens skip sub-layers: the same bits however often it is stopped, the planned rate and FLOPs, and
+//! clear messages where it cannot be done.
 
 use crate::failures::{POISONED, rare};
 use crate::support::*;
@@ -30,7 +30,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Stops a run again and again, each time a few steps after it went on, and lets it end.
+/// Stops a run again and again, each time a few steps after it resumed, and lets it end.
 fn stopped_often(run: &Path, first: &mut Command) {
     let metrics = run.join("metrics.jsonl");
     let mut stopped = 0;
@@ -50,7 +50,7 @@ fn stopped_often(run: &Path, first: &mut Command) {
     finish(&mut resume(run)).succeeded();
 }
 
-/// A short guard and a warm-up, so that everything that a state holds is in use.
+/// A short guard and a warm-up, so that every part of a state is in use.
 #[test]
 fn a_skipping_run_that_was_interrupted_ends_with_the_same_bits() {
     let directory = temporary();
@@ -85,8 +85,8 @@ fn a_skipping_run_that_was_interrupted_ends_with_the_same_bits() {
     }
 }
 
-/// What is learnt of the way that was given up must be forgotten with it, or a run that was killed on that way would
-/// go on differently.
+/// What was learnt on a path that was given up must be forgotten with it, or a run that was killed on that path would
+/// continue differently.
 #[test]
 fn a_rollback_takes_the_controller_back_as_well() {
     let directory = temporary();
@@ -156,7 +156,7 @@ fn the_finished_model_holds_the_thresholds_and_the_rule_that_it_ended_with() {
             "skip.per=kind" => assert!(threshold["attention"].as_f64().unwrap() > 0.0),
             _ => assert_eq!(threshold.as_array().unwrap().len(), 8),
         }
-        // What is not said is zero, and keys that are kept.
+        // Missing settings mean zero, and keys that are kept.
         let shrink = residual.get("skip_shrink").map(|shrink| shrink.as_f64().unwrap());
         assert_eq!(shrink, (harden == "skip.harden=0").then_some(1.0), "{residual}");
         let drops = residual.get("skip_kv").map(|kv| kv.as_str().unwrap());
@@ -165,7 +165,7 @@ fn the_finished_model_holds_the_thresholds_and_the_rule_that_it_ended_with() {
     }
 }
 
-/// Equal FLOPs are equal in what was spent, not in what was planned alone.
+/// Equal FLOPs are equal in what was spent, not only in what was planned.
 #[test]
 fn a_suite_spends_the_flops_that_it_planned() {
     let directory = temporary();

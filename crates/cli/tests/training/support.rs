@@ -77,7 +77,7 @@ pub(crate) fn words(count: usize) -> String {
     (0..count).map(|i| format!("{}{}", i * i % 997, after(i))).collect()
 }
 
-/// What a process left behind.
+/// The result of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -97,7 +97,7 @@ impl Ended {
         ended
     }
 
-    /// What was said after the settings.
+    /// The messages after the settings.
     fn end(&self) -> &str {
         self.stderr.split_once("\n# ").map_or(&self.stderr, |(_, end)| end)
     }
@@ -145,8 +145,8 @@ pub(crate) fn wait_until(child: &mut Child, when: impl Fn() -> bool) {
     }
 }
 
-/// The process may have ended by itself meanwhile, which is no failure of the test. It has not been
-/// waited for, so nobody else has its number.
+/// The process may have ended by itself meanwhile, which is no failure of the test. It has not been waited for, so no
+/// other process has its number.
 pub(crate) fn send(signal: &str, child: &Child) {
     let status = Command::new("kill").args([signal, &child.id().to_string()]).output();
     status.expect("kill can be started");
@@ -161,7 +161,7 @@ pub(crate) fn model(run: &Path) -> Vec<u8> {
     fs::read(run.join("model/model.safetensors")).unwrap()
 }
 
-/// Everything that was measured, but for times.
+/// All measurements except times.
 pub(crate) fn curve(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let without_times = |line: &str| {
@@ -176,14 +176,14 @@ pub(crate) fn samples(run: &Path) -> String {
     fs::read_to_string(run.join("samples.jsonl")).unwrap()
 }
 
-/// Two runs that cannot be told apart by what they learnt and said.
+/// Two runs with the same metrics and messages.
 pub(crate) fn assert_same(run: &Path, reference: &Path, what: &str) {
     assert!(model(run) == model(reference), "{what}: other weights");
     assert_eq!(curve(run), curve(reference), "{what}: another curve");
     assert_eq!(samples(run), samples(reference), "{what}: other samples");
 }
 
-/// Names in `RUN/checkpoints`, oldest first, unfinished ones too.
+/// Names in `RUN/checkpoints`, oldest first, including unfinished ones.
 pub(crate) fn checkpoints(run: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(run.join("checkpoints")) else { return Vec::new() };
     let mut found: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();

@@ -1,4 +1,4 @@
-//! Several workers in turn, so that whatever else the machine does disturbs all of them alike.
+//! Several workers in turn, so that any other load on the machine disturbs all of them alike.
 
 use super::error::BenchError;
 use super::protocol::{Closing, Ready};
@@ -10,14 +10,14 @@ use std::process::Command;
 /// Rounds that are not counted: memory is still being mapped, and the clock still rising.
 pub const WARM_UP: usize = 3;
 
-/// What a worker said.
+/// A worker's answers.
 #[derive(Clone, Debug)]
 pub struct Measured<T> {
-    /// At first.
+    /// The first line.
     pub ready: Ready,
-    /// To every request that counts, one for each round.
+    /// The answers to the requests that count, one for each round.
     pub times: Vec<T>,
-    /// At last.
+    /// The last line.
     pub closing: Closing,
 }
 
@@ -28,8 +28,8 @@ impl<T> Measured<T> {
     }
 }
 
-/// Starts a worker for each named command and asks them for `rounds` steps in turn, after
-/// [`WARM_UP`]. Only one of them works at any time; `progress` hears of each step.
+/// Starts a worker for each named command and asks them for `rounds` steps in turn, after [`WARM_UP`]. Only one of them
+/// works at any time; `progress` is called for each step.
 pub fn alternate<T: DeserializeOwned>(
     commands: Vec<(String, Command)>,
     rounds: usize,

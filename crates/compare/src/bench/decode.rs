@@ -1,4 +1,4 @@
-//! Reading a prompt and writing behind it, timed.
+//! Reading a prompt and decoding after it, timed.
 
 use super::error::BenchError;
 use super::job::{Job, SkipRate};
@@ -9,7 +9,7 @@ use super::weights::made_up;
 use hadal_model::{Decoder, Device, PassError, Session, Tally, Variant};
 use std::time::Instant;
 
-/// Tokens written behind each context. The first one is not timed: it makes room in the cache.
+/// Tokens written after each context. The first one is not timed: it makes room in the cache.
 pub const DECODED: usize = 9;
 
 /// The lengths of context at which tokens are timed: a quarter, a half and all of `seq`.
@@ -28,14 +28,14 @@ pub(super) struct Decoding {
 
 impl Decoding {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
-        // Nothing is learned, so nothing has to be remembered for a backward pass.
+        // There is no training, so nothing is kept for a backward pass.
         let mut decoder = made_up(job, &Device::flex())?;
         // The prompt that will be read.
         let_skip(&mut decoder, job, &[batch(0, 1, job.seq, job.model.vocab_size)])?;
         Ok(Self { decoder, seq: job.seq, compared: job.skip != SkipRate::Unasked })
     }
 
-    /// Reads a prompt of every length, and writes behind it.
+    /// Reads a prompt of every length, and writes tokens after it.
     pub(super) fn step(&self) -> Result<DecodeTimes, BenchError> {
         let ids = tokens(0, self.seq + DECODED, self.decoder.config().vocab_size);
         let (mut prefill_ms, mut reading, mut writing) = (0.0, None, None);

@@ -17,7 +17,7 @@ pub enum BenchError {
     /// There are no thresholds.
     #[error(transparent)]
     Skip(#[from] SkipError),
-    /// Times of numbers that are none mean nothing.
+    /// Times of a model that computes no finite numbers mean nothing.
     #[error("the loss is {loss} after {steps} steps, so its times would mean nothing")]
     NotFinite { loss: f64, steps: u64 },
     /// There are no threads to run on.
@@ -35,13 +35,13 @@ pub enum BenchError {
     /// A worker ended before it was done.
     #[error("the worker of {kind} died ({status}){said}")]
     Died { kind: String, status: String, said: String },
-    /// A worker said something else than was asked.
+    /// A worker answered something else than was asked.
     #[error("the worker of {kind} answered `{answer}`: {reason}")]
     Nonsense { kind: String, answer: String, reason: serde_json::Error },
 }
 
 impl BenchError {
-    /// Whether what was asked for cannot be built, rather than having gone wrong on the way.
+    /// Whether the requested model cannot be built, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Model(_) => true,

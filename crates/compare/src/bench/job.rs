@@ -9,7 +9,7 @@ pub enum Activity {
     /// Training steps.
     #[default]
     Training,
-    /// Reading a prompt and writing behind it.
+    /// Reading a prompt and writing tokens after it.
     Decoding,
 }
 
@@ -19,9 +19,9 @@ pub enum SkipRate {
     /// None: nothing is compared.
     #[default]
     Unasked,
-    /// The same model when nobody skips.
+    /// The same model when no token skips.
     Dense,
-    /// Every sub-layer is skipped for this share of its FLOPs.
+    /// Tokens skip this share of every sub-layer's FLOPs.
     Rate(f64),
 }
 
@@ -42,7 +42,7 @@ pub struct Job {
     pub plain: bool,
     /// What the backward pass keeps.
     pub memory: Memory,
-    /// Who skips.
+    /// Which tokens skip.
     pub skip: SkipRate,
 }
 
@@ -52,8 +52,8 @@ impl Job {
         self.batch * self.seq
     }
 
-    /// FLOPs of a training step that the model itself asks for: three times the forward pass of
-    /// attention, MLPs and head at sequences of `seq`. What a policy adds is overhead, not use.
+    /// FLOPs of a training step that the model itself needs: three times the forward pass of attention, MLPs and head
+    /// at sequences of `seq`. What a policy adds is overhead, not use.
     pub fn flops(&self) -> Result<f64, ConfigError> {
         let model = ModelConfig { max_seq_len: self.seq, ..self.model.clone() };
         let cost = ModelCost::of(&model)?;

@@ -1,4 +1,4 @@
-//! How fast a model trains and writes here, and what that takes of the machine.
+//! How fast a model trains and writes on this machine, and how much memory it takes.
 //!
 //! Every policy runs in a process of its own ([`serve()`]), so that its peak memory is its own; the
 //! parent ([`alternate()`]) asks them for one step after another in turn, so that a noisy neighbour

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 /// Rows and columns: large enough for the caches to be used well, small enough to be quick.
 const SIZE: usize = 1024;
-/// The best of so many products counts: other programs can only slow one down.
+/// The best of this many products counts: other programs can only slow one down.
 const TRIES: usize = 10;
 
 /// GFLOP/s of the best of several products of two square f32 matrices, on this many threads of the
@@ -20,7 +20,7 @@ pub(crate) fn sgemm_gflops(threads: usize) -> f64 {
             started.elapsed().as_secs_f64()
         })
         .fold(f64::INFINITY, f64::min);
-    // Somebody must look at the product, or it need not be made.
+    // The product must be observed, or it could be optimised away.
     std::hint::black_box(&product);
     2.0 * (SIZE as f64).powi(3) / best / 1e9
 }
@@ -30,8 +30,7 @@ fn multiply(product: &mut [f32], a: &[f32], b: &[f32], threads: usize) {
     assert!([product.len(), a.len(), b.len()] == [SIZE * SIZE; 3]);
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     let (row, column) = (SIZE as isize, 1);
-    // SAFETY: all three hold SIZE rows of SIZE elements, as the strides say, and `product` is
-    // borrowed by nobody else.
+    // SAFETY: all three hold SIZE rows of SIZE elements, as the strides say, and `product` is borrowed only here.
     unsafe {
         gemm(
             SIZE,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// The request for one step.
 pub const STEP: &str = "step";
-/// The request to say goodbye.
+/// The request to end.
 pub const END: &str = "end";
 
 /// The first line of a worker.
@@ -25,15 +25,15 @@ pub struct Ready {
 pub struct StepTimes {
     /// The whole step.
     pub step_ms: f64,
-    /// To the value of the loss.
+    /// Time to the value of the loss.
     pub forward_ms: f64,
-    /// From the loss to the gradient of every parameter.
+    /// Time from the loss to the gradient of every parameter.
     pub backward_ms: f64,
-    /// From the gradient to a model that can make the next step.
+    /// Time from the gradient to a model that can make the next step.
     pub optimizer_ms: f64,
-    /// The loss, to see that something was learned.
+    /// The loss, to see that the model learns.
     pub loss: f64,
-    /// What the step took, where skip rates are compared.
+    /// The work of the step, where skip rates are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
     /// The same tokens read without gradients, where skip rates are compared.
@@ -41,12 +41,12 @@ pub struct StepTimes {
     pub reading: Option<Reading>,
 }
 
-/// What skipping left to do.
+/// The work that is left when tokens skip.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// FLOPs by those when nobody skips.
+    /// FLOPs, relative to those when no token skips.
     pub flop_ratio: f64,
-    /// Share of the FLOPs that can be skipped which were.
+    /// Share of the skippable FLOPs that were skipped.
     pub skipped_share: f64,
 }
 
@@ -55,26 +55,26 @@ pub struct Work {
 pub struct Reading {
     /// Its time.
     pub ms: f64,
-    /// What it took.
+    /// Its work.
     pub work: Work,
 }
 
 /// One text: a prompt read and some tokens written, at several lengths of context.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeTimes {
-    /// To read the longest prompt.
+    /// Time to read the longest prompt.
     pub prefill_ms: f64,
     /// By length of context, shortest first.
     pub contexts: Vec<ContextTimes>,
-    /// What reading the longest prompt took, where skip rates are compared.
+    /// The work of reading the longest prompt, where skip rates are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reading: Option<Work>,
-    /// What writing behind it took, where skip rates are compared.
+    /// The work of writing after it, where skip rates are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writing: Option<Work>,
 }
 
-/// Tokens written behind a context.
+/// Tokens written after a context.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextTimes {
     /// Tokens in the cache before the first of them.
@@ -86,7 +86,7 @@ pub struct ContextTimes {
 /// The last line of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Closing {
-    /// The most memory that the process ever held, in MiB; nothing where that is not known.
+    /// The most memory that the process ever held, in MiB; `None` where that is not known.
     pub peak_rss_mb: Option<f64>,
     /// The machine's matrix product after the last step.
     pub gemm_gflops: f64,

@@ -1,4 +1,4 @@
-//! Many times, told in a few numbers.
+//! Many times, summed up in a few numbers.
 
 use super::alternate::Measured;
 use super::job::{Job, SkipRate};
@@ -11,7 +11,7 @@ use serde::Serialize;
 /// How a policy trains.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrainingReport {
-    /// The policy, as it was asked for.
+    /// The policy, as requested.
     pub kind: String,
     /// Median time of a step.
     pub step_ms_median: f64,
@@ -33,7 +33,7 @@ pub struct TrainingReport {
     pub backward_ms: f64,
     /// Median time to the next model.
     pub optimizer_ms: f64,
-    /// Median over the rounds of this step's time by that of the first policy.
+    /// Median over the rounds of this step's time, relative to the first policy's.
     pub ratio: f64,
     /// Parameters of the model.
     pub parameters: u64,
@@ -54,7 +54,7 @@ pub struct TrainingReport {
 }
 
 impl TrainingReport {
-    /// What was measured, next to the first policy's and to the same policy's when nobody skips.
+    /// What was measured, next to the first policy and to the same policy when no token skips.
     pub fn of(
         kind: &str,
         job: &Job,
@@ -78,7 +78,7 @@ impl TrainingReport {
             best_tokens_per_second: tokens_in(step_ms_best),
             peak_rss_mb: measured.closing.peak_rss_mb,
             gemm_gflops,
-            // GFLOP/s times ms is a million FLOPs. What is skipped is no use.
+            // GFLOP/s times ms is a million FLOPs. Skipped FLOPs are not used.
             mfu: job.flops()? * learning(measured).flop_ratio().unwrap_or(1.0)
                 / (step_ms_median * gemm_gflops * 1e6),
             forward_ms: median(all(|times| times.forward_ms)),
@@ -118,15 +118,15 @@ fn reading(measured: &Measured<StepTimes>) -> Option<Timed> {
 /// How a policy writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DecodeReport {
-    /// The policy, as it was asked for.
+    /// The policy, as requested.
     pub kind: String,
     /// Tokens of the longest prompt read per second.
     pub prefill_tokens_per_second: f64,
-    /// Tokens written per second behind the longest prompt.
+    /// Tokens written per second after the longest prompt.
     pub decode_tokens_per_second: f64,
-    /// Median time of a token behind the longest prompt.
+    /// Median time of a token after the longest prompt.
     pub decode_ms_median: f64,
-    /// The same behind prompts of every length.
+    /// The same after prompts of every length.
     pub contexts: Vec<ContextReport>,
     /// The most memory of the process in MiB; null where the system does not say.
     pub peak_rss_mb: Option<f64>,
@@ -135,7 +135,7 @@ pub struct DecodeReport {
     pub skip: Option<SkipReport>,
 }
 
-/// Median time of a token behind a context.
+/// Median time of a token after a context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ContextReport {
     /// Tokens of the context.
@@ -145,7 +145,7 @@ pub struct ContextReport {
 }
 
 impl DecodeReport {
-    /// What was measured, next to the same policy's when nobody skips.
+    /// What was measured, next to the same policy when no token skips.
     pub fn of(
         kind: &str,
         job: &Job,
@@ -189,7 +189,7 @@ fn prompts(measured: &Measured<DecodeTimes>) -> Timed {
     measured.times.iter().filter_map(|times| Some((times.prefill_ms, times.reading?))).collect()
 }
 
-/// Behind the longest prompt.
+/// Times after the longest prompt.
 fn written(measured: &Measured<DecodeTimes>) -> Timed {
     let round = |times: &DecodeTimes| {
         let longest = times.contexts.last()?;

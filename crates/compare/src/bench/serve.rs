@@ -1,4 +1,4 @@
-//! The worker's side: one model, and a step whenever one is asked for.
+//! The worker's side: one model, and a step for each request.
 
 use super::decode::Decoding;
 use super::error::BenchError;
@@ -15,8 +15,7 @@ use std::io::{BufRead, Write};
 
 /// Does the job, a step for each request, until the input ends.
 ///
-/// It makes the program's thread pool and runs inside it, so nothing of the work is left to a thread
-/// that was not counted.
+/// It makes the program's thread pool and runs inside it, so that no work is left to a thread that was not counted.
 pub fn serve(
     job: &Job,
     input: impl BufRead + Send,

@@ -4,10 +4,10 @@ use hadal_model::{DepthKv, MlpKind, ModelConfig};
 use hadal_residual::ResidualConfig;
 use hadal_train::ModelSection;
 
-/// Tokens of a model whose settings leave that to the data.
+/// Vocabulary of a model whose settings leave that to the data.
 pub const VOCABULARY: usize = 512;
 
-/// A model that still has to be told its policy and its longest sequence.
+/// A model whose policy and longest sequence are still open.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// The model of a run's settings; what they leave out follows from the policy and the length.
@@ -43,7 +43,7 @@ impl Shape {
         Self::Run(Box::new(section), ResidualConfig::default())
     }
 
-    /// The policy unless another one is asked for.
+    /// The policy unless another one is requested.
     pub fn residual(&self) -> &ResidualConfig {
         match self {
             Self::Run(_, residual) => residual,

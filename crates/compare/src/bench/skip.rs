@@ -11,8 +11,8 @@ use hadal_study::skip::{Aim, Promise, calibrated};
 use hadal_train::SkipPer;
 use serde::Serialize;
 
-/// Sets thresholds with which every sub-layer skips the job's share of these batches, if it has one. The model must
-/// not be on a device with autodiff.
+/// Sets thresholds with which tokens skip the job's share of every sub-layer on these batches, if it has one. The model
+/// must not be on a device with autodiff.
 pub(super) fn let_skip(
     decoder: &mut Decoder,
     job: &Job,
@@ -31,12 +31,12 @@ pub(super) fn let_skip(
 }
 
 impl Work {
-    /// Of passes whose every logit was computed.
+    /// The work of passes that computed every logit.
     pub(super) fn whole(tally: &Tally, config: &ModelConfig) -> Self {
         Self::of(tally, config, Tally::flops)
     }
 
-    /// Of passes to the last logits alone.
+    /// The work of passes that computed only the last logits.
     pub(super) fn depth(tally: &Tally, config: &ModelConfig) -> Self {
         Self::of(tally, config, Tally::depth_flops)
     }
@@ -49,20 +49,20 @@ impl Work {
     }
 }
 
-/// How far time follows FLOPs where tokens skip, by the same model when nobody does.
+/// How far time follows FLOPs where tokens skip, relative to the same model when no token skips.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SkipReport {
-    /// What was asked for.
+    /// The requested rate.
     pub rate: f64,
-    /// Share of the FLOPs that can be skipped which were.
+    /// Share of the skippable FLOPs that were skipped.
     pub skipped_share: f64,
-    /// Of training steps.
+    /// For training steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training: Option<Promise>,
-    /// Of reading a prompt.
+    /// For reading a prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill: Option<Promise>,
-    /// Of writing behind it.
+    /// For writing after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<Promise>,
 }
@@ -78,13 +78,13 @@ impl Timed {
         median(self.work.iter().map(|work| work.skipped_share))
     }
 
-    /// FLOPs by those when nobody skips, if they were counted.
+    /// FLOPs relative to those when no token skips, if they were counted.
     pub(super) fn flop_ratio(&self) -> Option<f64> {
         let counted = !self.work.is_empty();
         counted.then(|| median(self.work.iter().map(|work| work.flop_ratio)))
     }
 
-    /// Next to the same when nobody skips.
+    /// Relative to the same when no token skips.
     pub(super) fn by(&self, dense: &Self) -> Option<Promise> {
         let time = median_ratio(&self.ms, &dense.ms);
         Some(Promise::new(self.flop_ratio()?, time)).filter(|_| time.is_finite())

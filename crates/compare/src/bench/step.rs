@@ -18,7 +18,7 @@ use std::time::Instant;
 /// Slow enough that no policy diverges on noise without a warm-up of the rate.
 const LEARNING_RATE: f64 = 3e-4;
 
-/// Steps whose tokens thresholds are found with.
+/// Steps whose tokens are used to find thresholds.
 const CALIBRATION: u64 = 2;
 
 /// A model in training.
@@ -92,7 +92,7 @@ impl Training {
         })
     }
 
-    /// The same tokens without gradients, to the logits behind each row.
+    /// The same tokens without gradients, to the logits after each row.
     fn read(&self, data: &Batch) -> Result<Reading, BenchError> {
         let decoder = self.decoder.valid();
         let mut tally = Tally::default();

@@ -9,7 +9,7 @@ pub(super) fn tokens(stream: u64, count: usize, vocabulary: usize) -> Vec<u32> {
     (0..count as u64).map(|i| (mixed((stream << 40) + i) % vocabulary as u64) as u32).collect()
 }
 
-/// What to learn from in a step: rows of `seq` tokens and the token behind each of them.
+/// The data of a step: rows of `seq` tokens and the token after each of them.
 pub(super) fn batch(step: u64, rows: usize, seq: usize, vocabulary: usize) -> Batch {
     let ids = tokens(step, rows * (seq + 1), vocabulary);
     let cut = |from: usize| {

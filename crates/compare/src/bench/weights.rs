@@ -5,14 +5,14 @@ use hadal_kernels::read_back;
 use hadal_model::{ConfigError, Decoder, Device};
 use hadal_residual::{Init, Weights};
 
-/// Standard deviation of the weights of gates that are to tell tokens apart.
+/// Standard deviation of the weights of gates that should tell tokens apart.
 const GATE_STD: f64 = 0.5;
 
-/// A model with the initial values of seed 0. Unlike a model that is to be trained, it need not have a good
-/// start: MGR with many streams and few blocks is worth timing, too.
+/// A model with the initial values of seed 0. Unlike a model for training, it need not have a good start: MGR with many
+/// streams and few blocks is worth timing, too.
 pub(super) fn made_up(job: &Job, device: &Device) -> Result<Decoder, ConfigError> {
     let compared = job.skip != SkipRate::Unasked;
-    // MGR's gates start alike for all tokens, and no threshold could send some of them another way.
+    // MGR's gates start alike for all tokens, and no threshold could separate them.
     let mut stored = |name: &str, shape: &[usize]| {
         let gate = compared && name.starts_with("residual.") && name.ends_with(".gate.weight");
         gate.then(|| normal(name, shape.iter().product()))

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A process that makes steps. It is gone when this is dropped.
+/// A process that makes steps. It is ended when this is dropped.
 pub(super) struct Worker {
     kind: String,
     child: Child,
@@ -32,7 +32,7 @@ impl Worker {
         self.ask(STEP)
     }
 
-    /// Says goodbye.
+    /// Asks the process to end.
     pub(super) fn finish(mut self) -> Result<Closing, BenchError> {
         self.ask(END)
     }
@@ -57,15 +57,15 @@ impl Worker {
         })
     }
 
-    /// How it ended and what it said at last.
+    /// How it ended and its last message.
     fn obituary(&mut self) -> BenchError {
-        // It has closed its output, so it is about to end, if it has not yet; anything else is ended.
+        // It has closed its output, so it is about to end or has ended; otherwise it is ended.
         let mut said = Vec::new();
         if let Some(mut stderr) = self.child.stderr.take() {
-            // What cannot be read was not said.
+            // Unreadable output counts as none.
             let _ = stderr.read_to_end(&mut said);
         }
-        // Behind the first line there may be a backtrace.
+        // A backtrace may follow the first line.
         let said = String::from_utf8_lossy(&said);
         let said = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
         let said = said.strip_prefix("error: ").unwrap_or(said);
@@ -79,7 +79,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself, which is just as well.
+        // It may have ended by itself, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

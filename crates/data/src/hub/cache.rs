@@ -1,4 +1,4 @@
-//! The local cache, laid out as all tools of Hugging Face do, so that each finds what another one has fetched:
+//! The local cache, laid out like that of Hugging Face's own tools, so that each finds what another has fetched:
 //!
 //! ```text
 //! models--owner--name/blobs/ETAG                          what arrived, under the server's name for the content
@@ -18,7 +18,7 @@ use std::time::Duration;
 const LOCK_TRIES: usize = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the cache holds of one repository.
+/// The cache of one repository.
 pub(super) struct Cache {
     root: PathBuf,
     locks: PathBuf,
@@ -30,7 +30,7 @@ impl Cache {
         Self { root: cache.join(&folder), locks: cache.join(".locks").join(folder) }
     }
 
-    /// The commit that a revision stood for when it was fetched.
+    /// The commit that a revision meant when it was fetched.
     pub(super) fn commit(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.into());
@@ -39,7 +39,7 @@ impl Cache {
         Some(commit.trim().to_owned())
     }
 
-    /// Remembers what a revision stands for.
+    /// Remembers the commit of a revision.
     pub(super) fn remember(&self, revision: &str, commit: &str) -> Result<(), RequestError> {
         let Some(revision) = inside(revision).filter(|_| !is_commit(revision)) else {
             return Ok(());
@@ -58,7 +58,7 @@ impl Cache {
         self.root.join("snapshots").join(commit)
     }
 
-    /// A file of a commit, if it is here.
+    /// A file of a commit, if it is cached.
     pub(super) fn file(&self, commit: &str, file: &str) -> Option<PathBuf> {
         Some(self.snapshot(commit).join(inside(file)?)).filter(|path| path.exists())
     }
@@ -67,7 +67,7 @@ impl Cache {
         self.root.join("blobs").join(etag)
     }
 
-    /// Lets a file of a commit stand for a blob, and says where it is.
+    /// Links a file of a commit to a blob, and returns its path.
     pub(super) fn link(
         &self,
         commit: &str,
@@ -92,7 +92,7 @@ impl Cache {
         }
     }
 
-    /// Waits a while for other processes that fetch the same content. It is free again when the file is dropped.
+    /// Waits a while for other processes that fetch the same content. The lock is released when the file is dropped.
     pub(super) fn lock(&self, etag: &str) -> Result<File, RequestError> {
         let path = self.locks.join(format!("{etag}.lock"));
         make_parent(&path)?;
@@ -124,12 +124,12 @@ pub(super) fn make_parent(path: &Path) -> Result<(), RequestError> {
     fs::create_dir_all(parent).map_err(io_error("create", parent))
 }
 
-/// Whether a revision is a commit: what it stands for never changes.
+/// Whether a revision is a commit, whose meaning never changes.
 pub(super) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A name that leads nowhere outside of its folder: names come from a server.
+/// A name that stays inside its folder: names come from a server.
 pub(super) fn inside(name: &str) -> Option<&Path> {
     let path = Path::new(name);
     let sound = path.components().all(|part| matches!(part, Component::Normal(_)));

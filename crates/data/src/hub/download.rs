@@ -1,4 +1,4 @@
-//! A file on its way into the cache: written beside its place, and put there when it is whole.
+//! Downloading a file into the cache: written beside its place, and moved there when it is whole.
 
 use super::cache::{Cache, make_parent};
 use super::error::{RequestError, io_error};
@@ -24,7 +24,7 @@ pub(super) struct Remote {
     pub(super) bytes: u64,
 }
 
-/// What has arrived of all files.
+/// How much of all files has arrived.
 pub(super) struct Arrived<'a> {
     done: AtomicU64,
     total: u64,
@@ -43,14 +43,14 @@ impl<'a> Arrived<'a> {
         (self.progress)(done, self.total);
     }
 
-    /// One file has failed: the others need not go on.
+    /// One file has failed: the others need not continue.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 }
 
-/// Fetches a file unless its content is here, and says where it is. What arrives before a connection breaks is kept, and
-/// the next call goes on there.
+/// Fetches a file unless its content is cached, and returns its path. What arrives before a connection breaks is kept,
+/// and the next call continues there.
 pub(super) fn download(
     http: &Http,
     cache: &Cache,
@@ -107,13 +107,13 @@ fn receive(
     file.sync_all().map_err(io_error("write", part))
 }
 
-/// Forgets what has arrived.
+/// Discards what has arrived.
 fn restart(file: &File, part: &Path) -> Result<u64, RequestError> {
     file.set_len(0).map_err(io_error("write", part))?;
     Ok(0)
 }
 
-/// Whether the server begins where we want it to; some send everything.
+/// Whether the server begins at the requested byte; some send everything.
 fn continues(response: &Response<Body>, from: u64) -> bool {
     response.status() == StatusCode::PARTIAL_CONTENT
         && text(response, header::CONTENT_RANGE.as_str())

@@ -3,19 +3,19 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why something of a repository cannot be had.
+/// Why something in a repository is not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// No answer: no network, no such host, a connection that broke or stood still.
+    /// No answer: no network, no such host, or a connection that broke or stalled.
     #[error("{0}")]
     Unreachable(String),
     /// The cache does not hold it, and nothing may be fetched.
     #[error("the local cache does not hold it")]
     NotCached,
-    /// The server does not know who asks, or hides what there is.
+    /// The server does not know the client, or hides what exists.
     #[error("the server asks for a token")]
     Unauthorized,
-    /// The token does not open it.
+    /// The token does not give access.
     #[error("the server forbids it")]
     Forbidden,
     #[error("there is no such repository")]
@@ -42,7 +42,7 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    /// Whether it may be gone in a moment: then it pays to ask again, and what was fetched earlier will do.
+    /// Whether it may pass in a moment: then a retry is worthwhile, and what was fetched earlier will do.
     pub(super) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
@@ -52,7 +52,7 @@ impl RequestError {
     }
 }
 
-/// Says what was tried on which file of the cache.
+/// Names the action and the file of the cache that failed.
 pub(super) fn io_error(
     action: &'static str,
     path: &Path,

@@ -1,8 +1,8 @@
-//! What helps, for each way in which a request can fail.
+//! A remedy for each way in which a request can fail.
 
 use super::{RepositoryKind, RequestError};
 
-/// Says what went wrong with a repository, and what can be done.
+/// Explains what went wrong with a repository, and what can be done.
 pub(crate) fn explain(
     error: &RequestError,
     kind: RepositoryKind,
@@ -30,7 +30,7 @@ pub(crate) fn explain(
         RequestError::NotCached => {
             "the local cache does not hold it, and HF_HUB_OFFLINE forbids to fetch it".into()
         }
-        // The hub does not tell strangers which names are taken.
+        // The hub does not reveal to clients without access which names are taken.
         RequestError::NoRepository | RequestError::Unauthorized => format!(
             "there is no such {what}, or it is not public, and there is no such file or directory here; check the \
              name, or accept its terms at {page} and set HF_TOKEN"

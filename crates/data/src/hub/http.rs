@@ -1,4 +1,4 @@
-//! Requests: the token only for the hub itself, redirects, another try when one may help.
+//! Requests: the token only for the hub itself, redirects, retries where they may help.
 
 use super::error::RequestError;
 use super::settings::Settings;
@@ -11,12 +11,12 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, Proxy};
 
 const CONNECTING: Duration = Duration::from_secs(30);
-/// A server that sends nothing for so long will not go on.
+/// A server that sends nothing for this long will not continue.
 const SILENCE: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const REDIRECTS: usize = 10;
 
-/// What a name stands for, if the server does not know it.
+/// What is missing if the server does not know a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked<'a> {
     Repository,
@@ -31,7 +31,7 @@ pub(super) enum Method {
         /// The first byte that is wanted.
         from: u64,
     },
-    /// Only what the hub itself says: where it sends you elsewhere, its answer already describes the file.
+    /// Only the hub's own answer: where it redirects, the answer already describes the file.
     Head,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn new(settings: &Settings) -> Self {
-        // The system's certificates, which know the proxies of companies.
+        // The system's certificates, which include those of company proxies.
         let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
         let agent = Agent::config_builder()
             .user_agent(concat!("hadal/", env!("CARGO_PKG_VERSION")))
@@ -62,7 +62,7 @@ impl Http {
         Self { agent, endpoint, token, retries }
     }
 
-    /// The answer to a request that succeeded, or was sent elsewhere (only for [`Method::Head`]).
+    /// The answer to a request that succeeded or (only for [`Method::Head`]) was redirected.
     pub(super) fn send(
         &self,
         method: Method,
@@ -112,7 +112,7 @@ impl Http {
         if let Method::Get { from: from @ 1.. } = method {
             request = request.header(header::RANGE, format!("bytes={from}-"));
         }
-        // Files often lie on other servers, which must not see the token.
+        // Files are often on other servers, which must not see the token.
         if let Some(token) = &self.token
             && origin(url) == origin(&self.endpoint)
         {
@@ -121,7 +121,7 @@ impl Http {
         request.call().map_err(|error| RequestError::Unreachable(error.to_string()))
     }
 
-    /// A list or an object, and where the list goes on.
+    /// A list or an object, and where the list continues.
     pub(super) fn json<T: DeserializeOwned>(
         &self,
         url: &str,
@@ -156,7 +156,7 @@ fn checked(
     if response.status().is_success() {
         return Ok(response);
     }
-    // The hub says what is missing; mirrors may not.
+    // The hub states what is missing; mirrors may not.
     let missing = match (text(&response, "x-error-code"), asked) {
         (Some("RepoNotFound"), _) | (_, Asked::Repository) => RequestError::NoRepository,
         (Some("EntryNotFound"), _) | (_, Asked::Entry) => RequestError::NoEntry,
@@ -217,7 +217,7 @@ pub(super) fn encoded(name: &str, slashes: bool) -> String {
     url
 }
 
-/// What the environment says of proxies, if it speaks of this scheme.
+/// The environment's proxy for this scheme, if there is one.
 fn proxy(endpoint: &str) -> Option<Proxy> {
     let own = if endpoint.starts_with("https://") { "HTTPS_PROXY" } else { "HTTP_PROXY" };
     let is_set = |name: &str| {

@@ -8,7 +8,7 @@ pub(crate) enum RepositoryKind {
 }
 
 impl RepositoryKind {
-    /// Its name in questions and in the cache.
+    /// Its name in API paths and in the cache.
     pub(super) fn plural(self) -> &'static str {
         match self {
             Self::Dataset => "datasets",
@@ -16,7 +16,7 @@ impl RepositoryKind {
         }
     }
 
-    /// What stands before its name in the address of a page or file.
+    /// The part before its name in the address of a page or file.
     pub(super) fn folder(self) -> &'static str {
         match self {
             Self::Dataset => "datasets/",

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const REVISION: &str = "main";
 
-/// What of a repository makes a model, beside its weights.
+/// The files that make a model, besides its weights.
 const FILES: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -33,14 +33,14 @@ pub struct HubError {
 pub struct ModelName(RepositoryName);
 
 impl ModelName {
-    /// Reads `owner/name[@revision][:file.gguf]`; nothing if it cannot be a model.
+    /// Reads `owner/name[@revision][:file.gguf]`; `None` if it cannot be a model.
     pub fn parse(input: &str) -> Option<Self> {
         let name = RepositoryName::parse(input)?;
         let is_file = |file: &String| file.to_ascii_lowercase().ends_with(".gguf");
         name.part.as_ref().is_none_or(is_file).then_some(Self(name))
     }
 
-    /// The last part: what a directory of this model could be called.
+    /// The last part: a good name for a directory of this model.
     pub fn short(&self) -> &str {
         &self.0.name
     }
@@ -52,9 +52,9 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// Fetches what the cache does not have and says where the model is: a directory, or the file that was named. Files that
-/// have arrived are kept, so a second call goes on. Without a network, or with `HF_HUB_OFFLINE` set, the cache must do.
-/// `progress` is told how many bytes have arrived, and of how many.
+/// Fetches what the cache does not have and returns where the model is: a directory, or the named file. Files that have
+/// arrived are kept, so a second call continues. Without a network, or with `HF_HUB_OFFLINE` set, only the cache is
+/// used. `progress` receives the number of bytes that have arrived and their total.
 pub fn fetch_model(
     name: &ModelName,
     progress: impl Fn(u64, u64) + Send + Sync + 'static,

@@ -13,7 +13,7 @@ pub(crate) struct RepositoryName {
 }
 
 impl RepositoryName {
-    /// Nothing if it cannot be a repository.
+    /// `None` if it cannot be a repository.
     pub(crate) fn parse(input: &str) -> Option<Self> {
         let split = |text: &str, mark: char| match text.split_once(mark) {
             Some((before, behind)) => (before.to_owned(), Some(behind.to_owned())),

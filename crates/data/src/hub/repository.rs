@@ -14,7 +14,7 @@ use ureq::http::header;
 
 const AT_ONCE: usize = 8;
 
-/// Is told how many bytes have arrived, and of how many.
+/// Receives the number of bytes that have arrived and their total.
 pub(crate) type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
 /// One repository of the hub.
@@ -23,7 +23,7 @@ pub(crate) struct Repository {
     cache: Cache,
     /// Its page.
     url: String,
-    /// Where questions about it are asked.
+    /// The address of its API.
     api: String,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Entry {
 }
 
 impl Repository {
-    /// Makes ready; nothing is sent yet.
+    /// Prepares a client; nothing is sent yet.
     pub(crate) fn new(settings: &Settings, kind: RepositoryKind, owner: &str, name: &str) -> Self {
         let endpoint = &settings.endpoint;
         Self {
@@ -49,7 +49,7 @@ impl Repository {
         }
     }
 
-    /// The commit that a revision stands for now; without one, the newest.
+    /// The present commit of a revision; of the newest if none is given.
     pub(crate) fn commit(&self, revision: Option<&str>) -> Result<String, RequestError> {
         #[derive(Deserialize)]
         struct Information {
@@ -118,18 +118,18 @@ impl Repository {
         at_once(&remotes, |remote| {
             download(&self.http, &self.cache, remote, &arrived).inspect_err(|_| arrived.stop())
         })?;
-        // Only now, so that what is half there is not taken for all of it.
+        // Only now, so that a partial download is not taken for a whole one.
         self.cache.remember(revision, &commit)?;
         Ok(self.cache.snapshot(&commit))
     }
 
-    /// A file as the cache has it.
+    /// A file from the cache.
     pub(crate) fn cached(&self, revision: &str, file: &str) -> Result<PathBuf, RequestError> {
         let commit = self.cache.commit(revision).ok_or(RequestError::NotCached)?;
         self.cache.file(&commit, file).ok_or(RequestError::NotCached)
     }
 
-    /// A revision as the cache has it.
+    /// A revision from the cache.
     pub(crate) fn cached_all(&self, revision: &str) -> Result<PathBuf, RequestError> {
         let commit = self.cache.commit(revision).ok_or(RequestError::NotCached)?;
         Some(self.cache.snapshot(&commit))
@@ -137,7 +137,7 @@ impl Repository {
             .ok_or(RequestError::NotCached)
     }
 
-    /// What the server says of a file before it sends it.
+    /// The server's description of a file before it sends it.
     fn describe(&self, revision: &str, file: &str) -> Result<Remote, RequestError> {
         inside(file).ok_or(RequestError::NoEntry)?;
         let url =
@@ -164,8 +164,8 @@ fn unusable(url: &str, reason: &str) -> RequestError {
     RequestError::Unusable { url: url.into(), reason: reason.into() }
 }
 
-/// Does something for each, a few at a time, in any order; after a failure nothing new is begun. The first failure is
-/// returned.
+/// Does something for each item, a few at a time, in any order; after a failure nothing new is begun. Returns the first
+/// failure.
 fn at_once<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(&T) -> Result<R, RequestError> + Sync,

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Where the hub and the cache are, and who asks.
+/// Where the hub and the cache are, and which token the client has.
 #[derive(Clone)]
 pub(crate) struct Settings {
     /// The server, without a slash at the end: `HF_ENDPOINT`.
     pub(super) endpoint: String,
-    /// `HF_TOKEN`, or what `hf auth login` has stored.
+    /// `HF_TOKEN`, or the token stored by `hf auth login`.
     pub(super) token: Option<String>,
     /// `HF_HUB_CACHE`, or `hub` below `HF_HOME`.
     pub(super) cache: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What the environment says.
+    /// The settings of the environment.
     pub(crate) fn from_environment() -> Result<Self, RequestError> {
         let home = home();
         let cache = variable("HF_HUB_CACHE")

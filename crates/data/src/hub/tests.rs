@@ -1,4 +1,4 @@
-//! A small hub: what it is asked, and what it answers.
+//! A small hub: its requests and its answers.
 
 use super::error::RequestError;
 use super::{Repository, RepositoryKind, Settings};
@@ -53,7 +53,7 @@ impl Server {
         Repository::new(&settings, RepositoryKind::Model, "o", "n")
     }
 
-    /// Requests whose first line begins so.
+    /// Requests whose first line begins like this.
     fn requests(&self, start: &str) -> Vec<Request> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|request| request.line.starts_with(start)).cloned().collect()
@@ -181,7 +181,7 @@ fn answers_say_what_is_wrong() {
             "gone" => ("404 Not Found", ""),
             "norepository" => ("404 Not Found", "RepoNotFound"),
             "broken" => ("500 Internal Server Error", ""),
-            // Names no server may choose.
+            // Names that no server may choose.
             "escapes" => return ("200 OK", vec!["ETag: \"../../up\"".into()], Vec::new()),
             _ => ("418 I am a teapot", ""),
         };

@@ -1,8 +1,8 @@
 //! From documents to shards: read, tokenise in parallel, write in the order of reading.
 //!
-//! What is written depends on the sources and settings alone, never on threads or on when the work was
-//! interrupted. A shard is closed between two pieces; after each one `progress.json` says where the next
-//! piece is to be found, so that a killed preparation goes on there and ends with the same bytes.
+//! The output depends on the sources and settings alone, never on threads or on when the work was interrupted. A shard
+//! is closed between two pieces; after each one `progress.json` records where the next piece is, so that a killed
+//! preparation continues there and ends with the same bytes.
 
 mod output;
 mod reader;
@@ -50,7 +50,7 @@ pub struct PrepareOptions {
 impl PrepareOptions {
     /// Shards of 200 MB or so: few enough files for any corpus, small enough to copy.
     pub const SHARD_TOKENS: u64 = 100_000_000;
-    /// What nearly everybody calls the text.
+    /// The usual name for the text.
     pub const TEXT_KEY: &str = "text";
 
     /// The usual settings.
@@ -83,7 +83,7 @@ pub struct PrepareProgress {
     pub download: Option<Download>,
 }
 
-/// A file on its way.
+/// A file that is being fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Download {
     /// Bytes that have arrived.
@@ -95,8 +95,8 @@ pub struct Download {
 /// Called several times in a second; breaking stops the work as a kill would.
 type Callback<'a> = &'a mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>;
 
-/// Writes shards and a manifest, going on where an earlier call was interrupted. A directory that was
-/// finished with the same sources and settings is left as it is.
+/// Writes shards and a manifest, continuing where an earlier call was interrupted. A directory that was finished with
+/// the same sources and settings is left unchanged.
 pub fn prepare(options: &PrepareOptions, progress: Callback) -> Result<Manifest, DataError> {
     if options.shard_tokens == 0 {
         return Err(DataError::Setting {
@@ -166,7 +166,7 @@ fn run(
     })
 }
 
-/// The next batch, or nothing after the last; while there is none yet, those who watch hear of it.
+/// The next batch, or `None` after the last; while there is none yet, progress is reported.
 fn wait<T>(
     receive: &Receiver<T>,
     mut meanwhile: impl FnMut() -> Result<(), DataError>,
@@ -190,7 +190,7 @@ struct Writer<'a> {
     /// Documents and bytes in the open shard.
     documents: u64,
     bytes: u64,
-    /// Behind the last piece that was written.
+    /// The position after the last piece that was written.
     position: Position,
     begun: bool,
     read_bytes: u64,
@@ -245,7 +245,7 @@ impl<'a> Writer<'a> {
         self.tell(watch, progress)
     }
 
-    /// Leaves the directory alone until there is something to put into it.
+    /// Leaves the directory alone until there is something to write.
     fn begin(&mut self) -> Result<(), DataError> {
         if !self.begun {
             self.output.begin(&self.state, self.encoder)?;
@@ -266,7 +266,7 @@ impl<'a> Writer<'a> {
         format!("shard-{:05}.bin", self.state.manifest.shards.len())
     }
 
-    /// Finishes the open shard and remembers where to go on.
+    /// Finishes the open shard and records where to continue.
     fn close(&mut self) -> Result<(), DataError> {
         let Some(shard) = self.shard.take() else { return Ok(()) };
         let file = self.name();

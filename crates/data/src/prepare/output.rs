@@ -1,4 +1,4 @@
-//! The directory that is written: who may write there, what it already holds, and how it is completed.
+//! The output directory: its lock, what it already holds, and how it is completed.
 
 use super::reader::Position;
 use crate::encoder::{Encoder, TOKENIZER};
@@ -40,7 +40,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    /// The sources that were read so far.
+    /// The sources read so far.
     pub(super) fn sources(&self) -> &[SourceRecord] {
         match self {
             Self::Nothing => &[],
@@ -50,11 +50,11 @@ impl Found {
     }
 }
 
-/// A directory that nobody else writes to.
+/// A directory that no other process writes to.
 pub(super) struct Output {
     directory: PathBuf,
     existed: bool,
-    /// Closing it gives the directory free, also when the process is killed.
+    /// Closing it releases the directory, also when the process is killed.
     _lock: File,
 }
 
@@ -80,7 +80,7 @@ impl Output {
         self.directory.join(name)
     }
 
-    /// Looks at what is there already.
+    /// Looks at what already exists.
     pub(super) fn find(&self) -> Result<Found, DataError> {
         if let Some(manifest) = Manifest::find(&self.directory)? {
             return Ok(Found::Finished(manifest));
@@ -104,7 +104,7 @@ impl Output {
         Ok(Found::Nothing)
     }
 
-    /// Refuses to mix two preparations.
+    /// Refuses a mix of two preparations.
     pub(super) fn same(&self, found: &Manifest, plan: &Manifest) -> Result<(), DataError> {
         match found.differences(plan) {
             differences if differences.is_empty() => Ok(()),
@@ -112,7 +112,7 @@ impl Output {
         }
     }
 
-    /// Writes what must be there before the first shard is.
+    /// Writes what must exist before the first shard.
     pub(super) fn begin(&self, state: &State, encoder: &Encoder) -> Result<(), DataError> {
         self.save(state)?;
         if let Some(file) = encoder.file() {
@@ -139,7 +139,7 @@ impl Output {
         Ok(())
     }
 
-    /// Removes what helped on the way to the manifest: of no more use, but of no harm if it stays.
+    /// Removes files that were needed only until the manifest existed; they do no harm if they stay.
     pub(super) fn tidy(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();

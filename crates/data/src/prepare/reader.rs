@@ -1,4 +1,4 @@
-//! Reading ahead: batches of pieces, each of which knows where the next one is to be found.
+//! Reading ahead: batches of pieces, each of which knows the position of the next one.
 
 use crate::error::DataError;
 use crate::pieces::Piece;
@@ -13,14 +13,14 @@ use std::sync::mpsc::SyncSender;
 pub(super) struct Position {
     /// Which source.
     pub(super) source: usize,
-    /// How many of its pieces stand before.
+    /// How many of its pieces come before.
     pub(super) piece: u64,
 }
 
 /// Pieces to be tokenised together.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Each with the position behind it.
+    /// Each with the position after it.
     pub(super) pieces: Vec<(Piece, Position)>,
     /// Bytes of the sources up to here.
     pub(super) read_bytes: u64,
@@ -46,7 +46,7 @@ pub(super) fn read(
 ) {
     let mut deliver = |batch: Batch| send.send(Ok(batch)).is_ok();
     if let Err(error) = batches(sources, reading, from, batch_bytes, watch, &mut deliver) {
-        // Whoever does not listen any more has failed for a reason of its own.
+        // A receiver that no longer listens has failed for a reason of its own.
         let _ = send.send(Err(error));
     }
 }

@@ -82,7 +82,7 @@ fn threads_do_not_change_a_byte() {
     assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
-/// Stops as soon as the progress says so, as a kill would; false if it never did.
+/// Stops as soon as `stop` returns true, as a kill would; false if it never did.
 fn interrupted(options: &PrepareOptions, mut stop: impl FnMut(&PrepareProgress) -> bool) -> bool {
     let outcome = prepare(options, &mut |report| {
         if stop(report) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -119,7 +119,7 @@ fn an_interrupted_preparation_goes_on_and_ends_with_the_same_bytes() {
             break;
         }
         if options.out.exists() {
-            // What a kill in the middle of a write leaves behind.
+            // What a kill in the middle of a write leaves.
             for name in ["shard-00001.bin.7.part", "manifest.json.partial"] {
                 fs::write(options.out.join(name), "half").unwrap();
             }
@@ -150,11 +150,11 @@ fn what_a_kill_between_two_steps_leaves_behind_does_no_harm() {
     })
     .unwrap();
     let expected = contents(&options.out);
-    // Killed after the manifest and before the progress went.
+    // Killed after the manifest was written and before the progress was removed.
     fs::write(options.out.join(PROGRESS), before_last.unwrap()).unwrap();
     prepare(&options, &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(contents(&options.out), expected);
-    // Killed after a shard was renamed and before the progress knew of it.
+    // Killed after a shard was renamed and before the progress recorded it.
     let cut = PrepareOptions { out: workshop.path("cut"), ..options };
     assert!(interrupted(&cut, |report| report.shards == 3));
     fs::copy(workshop.out().join("shard-00003.bin"), cut.out.join("shard-00003.bin")).unwrap();

@@ -18,8 +18,7 @@ impl Draw {
         Self(ChaCha8Rng::from_seed(key))
     }
 
-    /// A number below `count`, each as likely as the next: the bias of multiplying instead of
-    /// rejecting is below `count / 2^64`.
+    /// A number below `count`, uniformly: the bias of multiplying instead of rejecting is below `count / 2^64`.
     pub(super) fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.0.next_u64()) * count as u128) >> 64) as usize
     }
@@ -43,8 +42,8 @@ pub(super) fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     })
 }
 
-/// FNV's low bits depend on the low bits of each byte alone, and which instances are held out must not
-/// follow such a pattern.
+/// FNV's low bits depend on the low bits of each byte alone, and the choice of held-out instances must not follow such
+/// a pattern.
 pub(super) fn mix(hash: u64) -> u64 {
     finalise(hash)
 }

@@ -105,7 +105,7 @@ impl Task for ManoConfig {
     }
 
     fn instances(&self) -> (f64, &'static str) {
-        // Of the longest expressions, and of one shape: what is drawn often enough to count on.
+        // Counts only the longest expressions of one shape, which are drawn often enough to rely on.
         let operations = self.operations.unwrap_or(self.max_operations) as f64;
         let numbers = (operations + 1.0) * (self.modulus as f64).log2();
         (operations * 3f64.log2() + numbers, "`modulus` or the number of operations")

@@ -30,7 +30,7 @@ use std::ops::RangeInclusive;
 /// Which generator made the data. A run records it; any change of the generated bits must raise it.
 pub const GENERATOR_VERSION: u32 = 1;
 
-/// The token that fills up what is shorter than `seq_len`, in every task. It is never an answer.
+/// The token that pads sequences shorter than `seq_len`, in every task. It is never an answer.
 pub const PADDING: u32 = 0;
 
 /// One in this many instances is held out.
@@ -49,14 +49,14 @@ const LEAST_INSTANCES: f64 = 10.0;
 pub struct Example {
     /// What the model reads.
     pub input: Vec<u32>,
-    /// What it should say at each position: the next token, but for `khop` the answer itself.
+    /// The right output at each position: the next token, but for `khop` the answer itself.
     pub target: Vec<u32>,
     /// Where the target is an answer. Loss and accuracy are computed there alone.
     pub scored: Vec<bool>,
 }
 
 impl Example {
-    /// Next-token prediction over a sequence whose answers stand at these positions, padded.
+    /// Next-token prediction over a sequence with answers at these positions, padded.
     fn next_token(sequence: &[u32], answers: &[usize], length: usize) -> Self {
         let mut input = vec![PADDING; length];
         let mut target = vec![PADDING; length];
@@ -113,7 +113,7 @@ pub enum TaskError {
     TooFewInstances { task: &'static str, instances: u64, remedy: &'static str },
 }
 
-/// What a task's file provides; everything that all tasks share is above it.
+/// What a task's file provides; everything common to all tasks is above it.
 trait Task {
     /// The name in config files, runs and reports.
     fn name(&self) -> &'static str;

@@ -1,4 +1,4 @@
-//! What is read and written again is read as the same.
+//! A file that is read and written again reads the same.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let path = DIRECTORY.path().join("again.gguf");
     let tensors = file.tensors().map(|tensor| tensor.info().clone()).collect();
-    // Long names and strange alignments are read, but not written.
+    // Long names and strange alignments can be read, but not written.
     let Ok(mut writer) = Writer::create(&path, file.metadata(), tensors) else { return };
     for tensor in file.tensors() {
         writer.raw(tensor.info().name(), tensor.bytes()).expect("rows as declared");

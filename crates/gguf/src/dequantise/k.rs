@@ -16,7 +16,7 @@ fn scale_and_minimum(packed: &[u8], group: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(minimum))
 }
 
-/// Two groups share 32 bytes, low and high bits; `fifth` is the fifth bit of an element of a group, in place.
+/// Two groups use the same 32 bytes, low and high bits; `fifth` is the fifth bit of an element of a group, in place.
 fn groups(block: &[u8], quants: &[u8], out: &mut [f32; 256], fifth: impl Fn(usize, usize) -> u8) {
     let (d, dmin) = (scale(block, 0), scale(block, 2));
     let packed = &block[4..16];

@@ -34,7 +34,7 @@ pub(crate) fn readable() -> impl Iterator<Item = TensorType> {
     TensorType::ALL.iter().copied().filter(|kind| decoder(*kind).is_some())
 }
 
-/// Every block of bytes with its place for values.
+/// Every block of bytes with the slice for its values.
 fn each_block<const BYTES: usize, const VALUES: usize>(
     bytes: &[u8],
     out: &mut [f32],
@@ -47,7 +47,7 @@ fn each_block<const BYTES: usize, const VALUES: usize>(
     }
 }
 
-/// The f16 at a place of a block.
+/// The f16 at an offset of a block.
 fn scale(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }

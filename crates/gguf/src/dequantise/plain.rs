@@ -8,7 +8,7 @@ pub(super) fn f32(bytes: &[u8], out: &mut [f32]) {
     each_block(bytes, out, |value, out| *out = [f32::from_le_bytes(*value)]);
 }
 
-/// Many at once: one by one, it would be asked each time what the processor can do.
+/// Many at once: one by one, the processor's features would be checked each time.
 pub(super) fn f16(bytes: &[u8], out: &mut [f32]) {
     const GROUP: usize = 64;
     let (halves, _) = bytes.as_chunks();

@@ -1,7 +1,7 @@
 //! Blocks of 32 with one scale, and perhaps one offset: `d q` or `d q + m`.
 //!
-//! Two quants share a byte: those of the first half of a block are in the low bits, those of the second in
-//! the high ones. A fifth bit is in a word of 32, in order.
+//! Two quants are in one byte: those of the first half of a block in the low bits, those of the second in the high
+//! ones. A fifth bit is in a word of 32, in order.
 
 use super::{each_block, scale};
 

@@ -1,4 +1,4 @@
-//! What the reference implementation wrote (`tests/make_goldens.py`), read and written by us.
+//! Files of the reference implementation (`tests/make_goldens.py`), read and written by us.
 
 use crate::support::golden;
 use hadal_gguf::{Array, Gguf, TensorInfo, TensorType, Value, Writer};

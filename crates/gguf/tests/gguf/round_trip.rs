@@ -1,4 +1,4 @@
-//! What the writer does besides writing: it refuses, it replaces whole files, it leaves nothing behind.
+//! What the writer does besides writing: it refuses, it replaces whole files, it leaves nothing unfinished.
 
 use hadal_gguf::{Array, Gguf, Metadata, TensorInfo, TensorType, Value, WriteError, Writer};
 use std::fs;
@@ -138,7 +138,7 @@ fn a_file_is_replaced_only_when_it_is_whole() {
     assert_eq!(read(&Gguf::open(&path).unwrap()), [1.0]);
     write(3.0).finish().unwrap();
     assert_eq!(read(&Gguf::open(&path).unwrap()), [3.0]);
-    // Whoever has the old file open still sees all of it.
+    // A reader that has the old file open still sees all of it.
     assert_eq!(read(&open), [1.0]);
     assert_eq!(names(directory.path()), ["model.gguf"]);
     assert!(matches!(create(directory.path(), vec![]), Err(WriteError::File(_))));

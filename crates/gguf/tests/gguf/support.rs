@@ -12,7 +12,7 @@ pub(crate) fn golden(name: &str) -> PathBuf {
 pub(crate) fn read_all(bytes: Vec<u8>) -> Result<Gguf, GgufError> {
     let file = Gguf::from_bytes(Path::new("hostile.gguf"), bytes)?;
     for (key, _) in file.metadata().iter() {
-        // What it is does not matter here, and errors describe it.
+        // Its value does not matter here, and errors describe it.
         let _ = file.get::<Vec<u32>>(key).map_err(|error| error.to_string());
     }
     for tensor in file.tensors() {
@@ -58,7 +58,7 @@ impl Raw {
         self.string(key.as_bytes()).u32(kind)
     }
 
-    /// All that is said about a tensor.
+    /// The description of a tensor.
     pub(crate) fn tensor(self, name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Self {
         let raw = self.string(name.as_bytes()).u32(dimensions.len() as u32);
         let raw = dimensions.iter().fold(raw, |raw, &size| raw.u64(size));

@@ -61,7 +61,7 @@ pub struct DepthSlots {
 pub enum Projections<'a> {
     /// `[q | k | v]` of every token, `[B, T, (heads + 2 kv heads) * head_dim]`
     Joined(Tensor<3>),
-    /// From the tokens on a route, of which there must be one, to the keys of all.
+    /// Queries of the tokens on a route, which must not be empty, and keys of all tokens.
     Routed {
         /// `[1, running, heads * head_dim]`
         queries: Tensor<3>,
@@ -137,7 +137,7 @@ impl MixHeads {
         }
     }
 
-    /// Inputs behind the projections.
+    /// Inputs after the projections.
     fn rest<'a>(&self, inputs: &'a [Rows]) -> &'a [Rows] {
         &inputs[if self.asking.is_some() { 2 } else { 1 }..]
     }

@@ -54,7 +54,7 @@ impl<T: AsRef<[f32]>> Projected<T> {
         }
     }
 
-    /// The way back through [`Projected::mix`], which returned `mixed` and `log_sums`.
+    /// The backward pass of [`Projected::mix`], which returned `mixed` and `log_sums`.
     pub(crate) fn mix_backward(
         &self,
         d_mixed: &[f32],
@@ -94,7 +94,7 @@ impl<T: AsRef<[f32]>> Projected<T> {
         }
     }
 
-    /// Tokens that ask, of a batch of `tokens`.
+    /// Number of tokens that ask, in a batch of `tokens`.
     pub(crate) fn asking(&self, tokens: usize) -> usize {
         match self {
             Self::Joined(_) => tokens,

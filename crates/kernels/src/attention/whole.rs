@@ -26,7 +26,7 @@ pub(super) struct Attention {
     recompute: bool,
 }
 
-/// What the forward pass computes on the way.
+/// Intermediate results of the forward pass.
 struct Intermediates {
     projected: Projected<Vec<f32>>,
     mixed: Vec<f32>,
@@ -43,7 +43,7 @@ impl Intermediates {
         saved
     }
 
-    /// Nothing if nothing was saved.
+    /// `None` if nothing was saved.
     fn restore(saved: Vec<Vec<f32>>, asking: Option<&Asking>) -> Option<Self> {
         let mut saved = saved.into_iter();
         let (mixed, log_sums, first) = (saved.next()?, saved.next()?, saved.next()?);

@@ -32,7 +32,7 @@ struct Norms {
 type Rotation<'a> = (&'a [f32], &'a [f32]);
 
 impl AttentionStep {
-    /// Nothing if [`lend`] has nothing.
+    /// `None` if [`lend`] returns `None`.
     pub fn new(weights: AttentionWeights, shape: AttentionShape) -> Option<Self> {
         let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
         let norms = match norms {
@@ -60,7 +60,7 @@ impl AttentionStep {
         self.shape.window
     }
 
-    /// Makes room for so many tokens in what was seen.
+    /// Reserves memory for this many tokens.
     pub fn reserve(&self, seen: &mut KeyValues, tokens: usize) {
         seen.reserve(tokens, self.shape.kv_heads, self.shape.head_dim);
     }

@@ -6,8 +6,8 @@ use crate::mlp::{MlpBiases, MlpWeights};
 use hadal_cpu::Rows;
 use hadal_cpu::mlp::{Biases, Mlp, step};
 
-/// [`crate::mlp()`] for a single token. The gated form with biases agrees with it to rounding alone: the tensors' form of
-/// that one is not fused.
+/// [`crate::mlp()`] for a single token. The gated form with biases agrees with it only to rounding: its tensor form is
+/// not fused.
 #[derive(Debug)]
 pub struct MlpStep {
     width: usize,
@@ -26,7 +26,7 @@ struct SharedBiases {
 }
 
 impl MlpStep {
-    /// Nothing if [`lend`] has nothing.
+    /// `None` if [`lend`] returns `None`.
     pub fn new(weights: MlpWeights) -> Option<Self> {
         let MlpWeights { up, gate, down, biases } = weights;
         let [hidden, width] = up.dims();

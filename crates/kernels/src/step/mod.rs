@@ -1,5 +1,5 @@
-//! Sub-layers for a single token: weights where the tensors keep them, rows in memory that is used again. What is computed
-//! is what the operations on tensors compute, by the same kernels.
+//! Sub-layers for a single token: weights stay where the tensors keep them, and rows are in memory that is reused. The
+//! same kernels compute the same as the operations on tensors.
 
 mod attention;
 mod mlp;
@@ -30,7 +30,7 @@ pub struct LinearStep {
 }
 
 impl LinearStep {
-    /// Nothing if [`lend`] has nothing.
+    /// `None` if [`lend`] returns `None`.
     ///
     /// # Shapes
     /// - `weight`: `[out, in]`
@@ -61,7 +61,7 @@ impl LinearStep {
     }
 }
 
-/// Lends an optional tensor. `None` means that it is there but cannot be lent, `Some(None)` that there is none.
+/// Lends an optional tensor. `None` means that it exists but cannot be lent, `Some(None)` that there is none.
 fn lend_some<const D: usize>(tensor: Option<Tensor<D>>) -> Option<Option<Rows>> {
     match tensor {
         None => Some(None),

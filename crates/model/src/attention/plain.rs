@@ -62,7 +62,7 @@ impl Attention {
         }
     }
 
-    /// What the askers of one row get. `[1, askers, heads * head_dim]`
+    /// The output for the asking tokens of one row. `[1, askers, heads * head_dim]`
     #[allow(clippy::too_many_arguments)]
     fn mix_row(
         &self,
@@ -113,8 +113,8 @@ impl Attention {
         rope.apply(split_heads(self.q.forward(x), self.heads, self.q_norm.as_ref()))
     }
 
-    /// True where a key lies after a query that belongs to the last of `seen` keys, or before its window; nothing
-    /// if everything is seen. `[1, 1, heads / kv heads * T, seen]`
+    /// True where a key lies after a query that belongs to the last of `seen` keys, or before its window; `None` if
+    /// everything is seen. `[1, 1, heads / kv heads * T, seen]`
     fn hidden(&self, queries: &Tensor<4>, seen: usize) -> Option<Tensor<4, Bool>> {
         let (time, device) = (queries.dims()[2], queries.device());
         let offset = (seen - time) as i64;
@@ -130,7 +130,7 @@ impl Attention {
         Some(hidden.repeat_dim(0, self.heads / self.kv_heads).unsqueeze())
     }
 
-    /// The values that each query mixes, of all heads side by side. `[B, T, heads * head_dim]`
+    /// The values that each query mixes, for all heads side by side. `[B, T, heads * head_dim]`
     fn mix(
         &self,
         queries: Tensor<4>,
@@ -172,7 +172,7 @@ impl Attention {
         let [batch, _, time, _] = queries.dims();
         let (kv, head_dim) = (self.kv_heads, self.head_dim);
         let group = self.heads / kv;
-        // Query heads that share a key head become rows of one product, so keys are not repeated.
+        // Query heads with the same key head become rows of one product, so keys are not repeated.
         let rows = [batch, kv, group * time, head_dim];
         let by_token = [batch, kv, group, time, head_dim];
 

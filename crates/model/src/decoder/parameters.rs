@@ -17,11 +17,11 @@ impl Decoder {
         self.collect(|tensor| Some(tensor.elements()))
     }
 
-    /// Changes every parameter's elements by name. They are changed where they are, unless a clone of
-    /// the model or the graph of a loss holds them too.
+    /// Changes every parameter's elements by name. They are changed in place, unless a clone of the model or the graph
+    /// of a loss holds them too.
     pub fn change_parameters(&mut self, change: impl FnMut(&str, &mut [f32])) {
-        // Mapping consumes a model. What stands in for it meanwhile has no values yet, while a clone
-        // would hold on to those that are to change.
+        // Mapping consumes a model. The stand-in has no values yet, while a clone would hold on to those that are to
+        // change.
         let stand_in = Self::declare(&self.config, Weights::fresh(0, &self.embed.device()));
         let decoder = mem::replace(self, stand_in);
         let declared = decoder.declared.clone();

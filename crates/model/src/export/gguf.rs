@@ -9,7 +9,7 @@ use crate::model_files::Place;
 use hadal_gguf::{Fault, Gguf, Metadata, TensorInfo, TensorType, Writer};
 use std::path::Path;
 
-/// What files with quantised tensors say about the blocks' layout.
+/// What files with quantised tensors state about the blocks' layout.
 const QUANTIZATION_VERSION: u32 = 2;
 /// What llama.cpp divides rotary frequencies by.
 const DIVISORS: &str = "rope_freqs.weight";
@@ -48,7 +48,7 @@ pub(super) fn write(
     }
     let sizes: Vec<u64> = tensors.iter().map(|info| info.byte_length() as u64).collect();
     let all = sizes.iter().sum();
-    // Tensors that do not come from the model stand in front.
+    // Tensors that do not come from the model come first.
     let (made, stored) = sizes.split_at(sizes.len() - source.places.len());
     let mut done: u64 = made.iter().sum();
     let mut writer = Writer::create(out, &metadata, tensors)?;
@@ -71,7 +71,7 @@ pub(super) fn write(
     Ok(Exported { architecture: architecture.name().into(), files: vec![out.into()], notes })
 }
 
-/// The tokenizer: that of a GGUF file as it is, any other translated.
+/// The tokenizer: that of a GGUF file unchanged, any other translated.
 fn vocabulary(source: &Source, metadata: &mut Metadata) -> Result<(), ExportError> {
     if source.is_gguf() {
         let file = Gguf::open(&source.path)?;
@@ -108,7 +108,7 @@ fn describe(name: &str, shape: &[usize], kind: TensorType) -> Result<TensorInfo,
     .map_err(|reason| ExportError::Shape { name: name.into(), reason })
 }
 
-/// Whether llama.cpp rotates neighbours where we rotate halves. It does so for Llama alone.
+/// Whether llama.cpp rotates neighbours where we rotate halves. It does so only for Llama.
 fn rotated(ours: &str, architecture: Architecture) -> bool {
     let turned = [".attn.q.weight", ".attn.k.weight", ".attn.q.bias", ".attn.k.bias"];
     architecture == Architecture::Llama && turned.iter().any(|part| ours.ends_with(part))

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What belongs to the tokenizer and to generation; it is copied as it is.
+/// Files of the tokenizer and of generation; they are copied unchanged.
 const COPIED: [&str; 9] = [
     TOKENIZER,
     TOKENIZER_SETTINGS,
@@ -36,7 +36,7 @@ pub(super) fn write(
     fs::create_dir_all(out).map_err(file_error(Action::Create, out))?;
     let written = write_all(source, out, kind, progress);
     if written.is_err() {
-        // The first failure is what the user must know; half a directory helps nobody.
+        // The first failure is what the user must know; half a directory is of no use.
         let _ = fs::remove_dir_all(out);
     }
     written
@@ -93,7 +93,7 @@ fn put(out: &Path, name: &str, value: &Value) -> Result<PathBuf, ExportError> {
     Ok(path)
 }
 
-/// The tokenizer, and what stands around texts and chats.
+/// The tokenizer, and the tokens around texts and chats.
 fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     let mut files = Vec::new();
     if !source.is_gguf() {
@@ -183,7 +183,7 @@ fn family_config(source: &Source, family: Family) -> Value {
                 if windowed { "sliding_attention" } else { "full_attention" }
             };
             json["layer_types"] = windowed.iter().map(kind).collect();
-            // Older versions know only that windows begin at some block.
+            // Older versions only know the block from which windows begin.
             let first = windowed.iter().position(|&windowed| windowed).unwrap_or(config.n_layers);
             json["max_window_layers"] = first.into();
         }
@@ -195,7 +195,7 @@ fn family_config(source: &Source, family: Family) -> Value {
 struct Tensor<'a> {
     name: String,
     shape: Vec<usize>,
-    /// Where it comes from; zeros from nowhere.
+    /// Where it comes from; `None` for zeros.
     from: Option<&'a Place>,
 }
 
@@ -225,7 +225,7 @@ fn tensors(source: &Source, family: Option<Family>) -> Vec<Tensor<'_>> {
     tensors
 }
 
-/// What the elements become, and what that is called there.
+/// The type of the elements, and its name there.
 fn dtype(kind: ExportType) -> (Dtype, &'static str) {
     match kind {
         ExportType::F16 => (Dtype::F16, "float16"),

@@ -1,8 +1,8 @@
 //! Writing models for other tools: Hugging Face directories and GGUF files.
 //!
-//! Prenorm models, and lns with its scales folded into the gains, are Llamas, Mistrals or Qwens elsewhere, by what they
-//! have. For `transformers` every other model brings its own code along, `modeling_hadal.py`; llama.cpp refuses it. Tensors
-//! are read, converted and written one by one.
+//! Elsewhere, prenorm models, and lns with its scales folded into the gains, are Llamas, Mistrals or Qwens, depending
+//! on their parts. For `transformers` every other model brings its own code, `modeling_hadal.py`; llama.cpp refuses it.
+//! Tensors are read, converted and written one by one.
 
 mod gguf;
 mod hugging_face;
@@ -106,7 +106,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// Whether what was asked for makes no sense, rather than having gone wrong on the way.
+    /// Whether the request makes no sense, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -119,8 +119,8 @@ impl ExportError {
     }
 }
 
-/// Exports a model: a directory of ours or of Hugging Face, the folder of a finished run, or a GGUF file. Nothing is
-/// overwritten. `progress` is told how many bytes are written, and of how many.
+/// Exports a model: one of our directories or of Hugging Face's, the folder of a finished run, or a GGUF file. Nothing
+/// is overwritten. `progress` receives the number of bytes written and their total.
 pub fn export(
     model: &Path,
     out: &Path,

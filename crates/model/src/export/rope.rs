@@ -5,7 +5,7 @@ use crate::rope_scaling::{Frequencies, RopeScaling, Yarn};
 use hadal_gguf::Metadata;
 use serde_json::{Value, json};
 
-/// Writes them to a Hugging Face config: `rope_parameters` for transformers 5, and the older keys, which say the same.
+/// Writes them to a Hugging Face config: `rope_parameters` for transformers 5, and the equivalent older keys.
 pub(super) fn describe(config: &ModelConfig, json: &mut Value) {
     let longest = config.max_seq_len;
     let (scaling, longest) = match &config.rope_scaling {
@@ -13,7 +13,7 @@ pub(super) fn describe(config: &ModelConfig, json: &mut Value) {
         Some(RopeScaling::Linear { factor }) => {
             (json!({"rope_type": "linear", "factor": factor}), longest)
         }
-        // There the original length is the longest that is stated.
+        // There the original length is the longest one stated.
         Some(RopeScaling::Dynamic { factor, original_max_seq_len }) => {
             (json!({"rope_type": "dynamic", "factor": factor}), *original_max_seq_len)
         }
@@ -65,7 +65,7 @@ pub(super) fn describe(config: &ModelConfig, json: &mut Value) {
     json["rope_parameters"] = parameters;
 }
 
-/// Writes them to a GGUF file's metadata, as far as they are said there.
+/// Writes them to a GGUF file's metadata, as far as they belong there.
 pub(super) fn metadata(config: &ModelConfig, architecture: &str, metadata: &mut Metadata) {
     let key = |key: &str| format!("{architecture}.rope.{key}");
     metadata.set(&key("freq_base"), config.rope_theta as f32);
@@ -80,7 +80,7 @@ pub(super) fn metadata(config: &ModelConfig, architecture: &str, metadata: &mut 
             metadata.set(&key("scaling.factor"), yarn.factor as f32);
             let original = yarn.original_max_seq_len as u32;
             metadata.set(&key("scaling.original_context_length"), original);
-            // llama.cpp multiplies by what the paper suggests, and by this.
+            // llama.cpp multiplies by this in addition to what the paper suggests.
             let suggested = Yarn::suggested_attention_factor(yarn.factor) as f32;
             if yarn.attention_factor != suggested {
                 metadata.set(&key("scaling.attn_factor"), yarn.attention_factor / suggested);
@@ -90,7 +90,7 @@ pub(super) fn metadata(config: &ModelConfig, architecture: &str, metadata: &mut 
     }
 }
 
-/// Numbers by which llama.cpp divides frequencies, one for each pair of dimensions; nothing if they are not needed.
+/// Numbers by which llama.cpp divides frequencies, one for each pair of dimensions; `None` if they are not needed.
 pub(super) fn divisors(config: &ModelConfig) -> Option<Vec<f32>> {
     let scaling = match &config.rope_scaling {
         Some(RopeScaling::Divided { divisors }) => return Some(divisors.clone()),

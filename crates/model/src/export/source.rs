@@ -1,4 +1,4 @@
-//! The model that is exported, as it lies on the disk.
+//! The model that is exported, as it is on disk.
 
 use super::ExportError;
 use crate::config::ModelConfig;
@@ -18,7 +18,7 @@ pub(super) struct Source {
     pub(super) begin: Option<u32>,
     pub(super) ends: Vec<u32>,
     pub(super) vocabulary: Option<Vocabulary>,
-    /// What turns text into tokens, if anything does.
+    /// Turns text into tokens, if there is one.
     pub(super) tokenizer: Option<Tokenizer>,
     pub(super) chat_template: Option<String>,
     pub(super) places: Vec<Place>,
@@ -72,7 +72,7 @@ impl Source {
         is_gguf(&self.path)
     }
 
-    /// What people call the model.
+    /// The model's common name.
     pub(super) fn name(&self) -> Option<String> {
         let absolute = std::path::absolute(&self.path).ok()?;
         let name = if self.is_gguf() { absolute.file_stem() } else { absolute.file_name() };
@@ -86,7 +86,7 @@ impl Source {
             .map_err(|reason| ExportError::Weights { path: self.weights.path().into(), reason })
     }
 
-    /// The same for prenorm models elsewhere: gains take in what the policy multiplies normalised inputs by.
+    /// The same for prenorm models elsewhere: gains include the policy's factor on normalised inputs.
     pub(super) fn folded(&self, place: &Place) -> Result<Vec<f32>, ExportError> {
         let mut values = self.floats(place)?;
         if let Some(site) = site_of_norm(&place.ours)
@@ -112,7 +112,7 @@ fn site_of_norm(name: &str) -> Option<Site> {
 }
 
 impl Vocabulary {
-    /// The first that one of the places has.
+    /// The first tokenizer found at these places.
     fn of(places: &[&Path]) -> Result<Option<Self>, TokenizerError> {
         for place in places {
             if is_gguf(place) {

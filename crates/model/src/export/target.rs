@@ -1,4 +1,4 @@
-//! What a model is elsewhere, by what it has.
+//! What a model is elsewhere, depending on its parts.
 
 use super::ExportError;
 use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig};
@@ -8,20 +8,20 @@ use hadal_residual::{Dimensions, Site, kinds_that};
 /// An architecture of `transformers` that is not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Biases everywhere or not at all in attention, and in the MLP or not.
+    /// All attention projections have biases or none has; likewise the MLP's matrices.
     Llama,
     /// A window in all blocks.
     Mistral,
-    /// Biases of queries, keys and values, always; a window by block.
+    /// Queries, keys and values always have biases; a window by block.
     Qwen2,
-    /// Norms of queries and keys; biases everywhere in attention or not at all; a window by block.
+    /// Norms of queries and keys; all attention projections have biases or none has; a window by block.
     Qwen3,
 }
 
 /// An architecture of llama.cpp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Architecture {
-    /// Any bias may be there or not.
+    /// Any bias may exist or not.
     Llama,
     /// For models that are Qwen2 elsewhere. Heads fill the width exactly.
     Qwen2,
@@ -34,7 +34,7 @@ fn plain_stream(config: &ModelConfig) -> bool {
     config.residual.prenorm_gain(Site::new(0), &config.dimensions()).is_some()
 }
 
-/// Where attention has a window that can be felt.
+/// Where attention has a window that makes a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Windows {
     Nowhere,
@@ -51,7 +51,8 @@ fn windows(config: &ModelConfig) -> Windows {
 }
 
 impl Family {
-    /// The family whose models compute the same, if there is one. Biases that a family has and a model has not are zero.
+    /// The family whose models compute the same, if there is one. Biases that a family has but the model lacks are
+    /// zero.
     pub(super) fn of(config: &ModelConfig) -> Option<Self> {
         let like_llama = plain_stream(config)
             && config.mlp == MlpKind::Swiglu
@@ -89,7 +90,7 @@ impl Family {
         }
     }
 
-    /// Biases of attention that it has and a model has not.
+    /// Attention biases that the family has but the model lacks.
     pub(super) fn missing_biases(self, config: &ModelConfig) -> &'static [&'static str] {
         match (self, config.attention_bias) {
             (Self::Qwen2, None) => &["q", "k", "v"],

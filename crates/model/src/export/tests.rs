@@ -66,7 +66,7 @@ fn close(a: &[f32], b: &[f32]) {
     }
 }
 
-/// Models that others have, by the family that each becomes.
+/// Models that other tools have, too, by the family that each becomes.
 fn shared() -> Vec<(&'static str, ModelConfig)> {
     let plain = config("prenorm");
     let window = |blocks| Some(SlidingWindow { size: 3, blocks });
@@ -207,7 +207,7 @@ fn a_gguf_file_says_everything_that_llama_cpp_asks_for() {
     assert_eq!(file.get::<usize>("llama.block_count").unwrap(), bytes.n_layers);
     assert_eq!(file.get::<Vec<String>>("tokenizer.ggml.tokens").unwrap().len(), 257);
     assert_eq!(file.get::<String>("tokenizer.ggml.model").unwrap(), "gpt2");
-    // Rows of queries are in llama.cpp's order, those of values in ours.
+    // Rows of queries are in llama.cpp's order, rows of values in ours.
     let parameters = decoder.parameters();
     let ours = |name: &str| parameters.iter().find(|(n, _)| n == name).unwrap().1.clone();
     let theirs = |name: &str| file.tensor(name).unwrap().to_f32().unwrap();

@@ -28,7 +28,7 @@ pub(super) struct Tokens {
 enum Kind {
     /// Byte-level BPE: merges in order, and how words are cut before.
     Bytes { merges: Vec<String>, pre: &'static str },
-    /// SentencePiece: what is merged first has the higher score.
+    /// SentencePiece: pieces that are merged first have higher scores.
     Pieces { scores: Vec<f32>, space_prefix: bool },
 }
 
@@ -179,7 +179,7 @@ fn scores(tokens: &[String], merges: &[[String; 2]]) -> Vec<f32> {
     tokens.iter().map(score).collect()
 }
 
-/// Whether SentencePiece's tokenizer puts a space in front of a text.
+/// Whether SentencePiece's tokenizer puts a space before a text.
 fn space_prefix(json: &Value) -> bool {
     let metaspace = &json["pre_tokenizer"];
     let before = metaspace["prepend_scheme"].as_str().is_some_and(|scheme| scheme != "never");
@@ -203,7 +203,7 @@ fn pre_tokenizer(json: &Value) -> Option<&'static str> {
         Some((first, rest)) if single_digits(first) => (true, rest),
         _ => (false, before),
     };
-    // Its own pattern is GPT-2's, and it is used unless the file says otherwise.
+    // Byte-level's own pattern is GPT-2's, and it is used unless the file says otherwise.
     let pattern = match (before, last["use_regex"] != false) {
         ([], true) => GPT2_PATTERN,
         ([split], false) if split["type"] == "Split" => split["pattern"]["Regex"].as_str()?,

@@ -7,7 +7,7 @@ use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow}
 use hadal_residual::ResidualConfig;
 use serde_json::Value;
 
-/// An architecture, and what its models have where a config does not say.
+/// An architecture, and its models' values for what a config does not state.
 #[derive(Clone, Copy, Debug)]
 struct Family {
     architecture: &'static str,
@@ -20,7 +20,7 @@ struct Family {
     window: Window,
 }
 
-/// Who decides about the biases of attention.
+/// What decides about the biases of attention.
 #[derive(Clone, Copy, Debug)]
 enum Bias {
     Never,
@@ -28,7 +28,7 @@ enum Bias {
     AsTheConfigSays,
 }
 
-/// Who decides about sliding windows.
+/// What decides about sliding windows.
 #[derive(Clone, Copy, Debug)]
 enum Window {
     Never,
@@ -38,7 +38,7 @@ enum Window {
     ByBlock,
 }
 
-/// What `transformers` takes where `sliding_window` and `max_window_layers` are not said.
+/// What `transformers` takes where `sliding_window` and `max_window_layers` are not given.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_FULL_BLOCKS: usize = 28;
 

@@ -10,7 +10,7 @@ use hadal_residual::ResidualConfig;
 use safetensors::tensor::Dtype;
 use std::path::Path;
 
-/// What a file says a model is.
+/// The architecture that a file states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Architecture {
     /// Also Mistral and SmolLM2. Rows of queries and keys are reordered.
@@ -25,7 +25,7 @@ const KNOWN: [(&str, Architecture); 3] = [
     ("qwen3", Architecture::Qwen3),
 ];
 
-/// Keys of an architecture that are read, or that say nothing about what is computed. Any other is refused.
+/// Keys of an architecture that are read, or that do not affect what is computed. Any other is refused.
 const KEYS: [&str; 21] = [
     "block_count",
     "context_length",
@@ -52,7 +52,7 @@ const KEYS: [&str; 21] = [
 /// Keys that are harmless as long as they are zero.
 const ZERO_KEYS: [&str; 2] = ["expert_count", "expert_used_count"];
 
-/// What llama.cpp takes where a file does not say.
+/// What llama.cpp takes where a file does not give it.
 const DEFAULT_THETA: f64 = 10_000.0;
 const DEFAULT_BETAS: [f64; 2] = [32.0, 1.0];
 
@@ -68,7 +68,7 @@ pub(crate) struct GgufModel {
 }
 
 impl GgufModel {
-    /// Opens a file and reads what it says about its model.
+    /// Opens a file and reads its model's description.
     pub(crate) fn open(path: &Path) -> Result<(Self, Imported), CheckpointError> {
         let file = Gguf::open(path)?;
         let named: String = file.get("general.architecture")?;
@@ -170,7 +170,7 @@ impl Description<'_> {
             attention_bias: match (first("attn_q.bias"), first("attn_output.bias")) {
                 (false, false) => None,
                 (true, false) => Some(AttentionBias::Qkv),
-                // An output bias alone is missed by name when parameters are read.
+                // An output bias without the others is reported as missing names when parameters are read.
                 (_, true) => Some(AttentionBias::All),
             },
             mlp_bias: first("ffn_up.bias"),
@@ -210,7 +210,7 @@ impl Description<'_> {
         Ok(())
     }
 
-    /// A number that may be said once or for each block, but must be the same for all.
+    /// A number that may be given once or for each block, but must be the same for all.
     fn for_all_blocks(&self, key: &str, blocks: usize) -> Result<usize, CheckpointError> {
         let name = self.key(key);
         let Some(Value::Array(_)) = self.file.metadata().value(&name) else {

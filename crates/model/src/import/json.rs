@@ -3,7 +3,7 @@
 use super::Reason;
 use serde_json::Value;
 
-/// A value that is there and not null.
+/// A value that exists and is not null.
 pub(super) fn present<'a>(json: &'a Value, key: &str) -> Option<&'a Value> {
     json.get(key).filter(|value| !value.is_null())
 }
@@ -26,7 +26,7 @@ pub(super) fn number(json: &Value, key: &str) -> Result<Option<f64>, Reason> {
     present(json, key).map(real).transpose()
 }
 
-/// False where nothing is said.
+/// False if the key is missing.
 pub(super) fn flag(json: &Value, key: &str) -> Result<bool, Reason> {
     let truth = |value: &Value| {
         value.as_bool().ok_or_else(|| format!("{key} is {value}, but it must be true or false"))

@@ -1,7 +1,7 @@
-//! Models of other makers: Hugging Face directories and GGUF files, read as prenorm models of ours.
+//! Models of other makers: Hugging Face directories and GGUF files, read as our prenorm models.
 //!
-//! A [`WeightSource`] answers by its own names; who asks is the same code that reads our checkpoints. What
-//! would not be computed exactly is refused by name, never ignored.
+//! A [`WeightSource`] answers by its own names; the code that asks also reads our checkpoints. What would not be
+//! computed exactly is refused by name, never ignored.
 
 mod family;
 mod gguf;
@@ -19,7 +19,7 @@ use crate::config::ModelConfig;
 use safetensors::tensor::Dtype;
 use std::path::Path;
 
-/// What a foreign file says about a model.
+/// A foreign file's description of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Imported {
     pub(crate) config: ModelConfig,
@@ -27,20 +27,20 @@ pub(crate) struct Imported {
     pub(crate) ends: Vec<u32>,
 }
 
-/// Why something foreign cannot be read; the message names the key or the tensor.
+/// Why a foreign file cannot be read; the message names the key or the tensor.
 pub(crate) type Reason = String;
 
-/// Where parameters come from. Nothing is converted before it is asked for.
+/// Where parameters come from. A tensor is converted only when it is asked for.
 pub(crate) trait WeightSource {
-    /// What errors call it.
+    /// The path that errors name.
     fn path(&self) -> &Path;
-    /// What one of our parameters is called there.
+    /// The name that one of our parameters has there.
     fn name_of(&self, ours: &str) -> String;
     /// All names.
     fn names(&self) -> Vec<String>;
-    /// Whether a tensor that nobody asked for follows from the config and may be there.
+    /// Whether an unused tensor follows from the config and may exist.
     fn may_ignore(&self, name: &str) -> bool;
-    /// The shape of a tensor, if it is there.
+    /// The shape of a tensor, if it exists.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
     /// The type in which its elements can be written without loss.
     fn dtype(&self, name: &str) -> Dtype;

@@ -1,7 +1,7 @@
-//! llama.cpp turns neighbouring dimensions together where we turn halves, and its files of the `llama` architecture
+//! llama.cpp rotates neighbouring dimensions together where we rotate halves, and its files of the `llama` architecture
 //! have the rows of queries and keys reordered for that.
 
-/// The rows of heads in our order: of each head, row `2j + a` becomes row `a * head_dim / 2 + j`.
+/// The rows of heads in our order: in each head, row `2j + a` becomes row `a * head_dim / 2 + j`.
 pub(super) fn unpermute(values: &[f32], head_dim: usize, columns: usize) -> Vec<f32> {
     let half = head_dim / 2;
     let mut out = Vec::with_capacity(values.len());

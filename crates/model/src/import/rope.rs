@@ -1,12 +1,12 @@
-//! How a Hugging Face `config.json` says what rotary positions are: the older `rope_theta` with `rope_scaling`,
-//! and the newer `rope_parameters`.
+//! How a Hugging Face `config.json` describes rotary positions: the older `rope_theta` with `rope_scaling`, and the
+//! newer `rope_parameters`.
 
 use super::Reason;
 use super::json::{flag, number, optional_size, present};
 use crate::rope_scaling::{RopeScaling, Yarn};
 use serde_json::{Map, Value};
 
-/// What a config says about positions.
+/// What a config states about positions.
 #[derive(Debug, PartialEq)]
 pub(super) struct Positions {
     pub(super) theta: f64,
@@ -16,7 +16,7 @@ pub(super) struct Positions {
 
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// Keys that belong to each kind of scaling. `finetuned` is written by some models and read by nobody.
+/// Keys that belong to each kind of scaling. Some models write `finetuned`, which no program reads.
 const KNOWN: [&str; 16] = [
     "type",
     "rope_type",
@@ -37,7 +37,7 @@ const KNOWN: [&str; 16] = [
 ];
 const WITHOUT_EFFECT: [&str; 1] = ["finetuned"];
 
-/// `longest` is what the family's models have where a config does not say.
+/// `longest` is the family's value where a config gives none.
 pub(super) fn positions(json: &Value, longest: usize) -> Result<Positions, Reason> {
     let stated = optional_size(json, "max_position_embeddings")?.unwrap_or(longest);
     let (key, found) = match (present(json, "rope_parameters"), present(json, "rope_scaling")) {
@@ -110,7 +110,7 @@ pub(super) fn positions(json: &Value, longest: usize) -> Result<Positions, Reaso
     Ok(Positions { theta, scaling, max_seq_len })
 }
 
-/// Whether the older key says nothing but what the newer one says.
+/// Whether the older key says only what the newer one says.
 fn agree(parameters: &Value, scaling: &Value) -> bool {
     let keys = scaling.as_object().into_iter().flatten();
     keys.into_iter().all(|(key, value)| {
@@ -119,7 +119,7 @@ fn agree(parameters: &Value, scaling: &Value) -> bool {
     })
 }
 
-/// A config with a senseless factor is refused later, by what it says and not by what follows from it.
+/// A config with a senseless factor is refused later, for the factor itself and not for what follows from it.
 fn stretched(length: usize, factor: f64) -> usize {
     (length as f64 * factor.max(1.0)).round() as usize
 }
@@ -139,14 +139,14 @@ impl Settings<'_> {
         self.required("factor")
     }
 
-    /// Length of the first training; some models say it outside.
+    /// Length of the first training; some models give it outside.
     fn original(&self) -> Result<usize, Reason> {
         const KEY: &str = "original_max_position_embeddings";
         let outside = optional_size(self.json, KEY)?;
         Ok(outside.or(optional_size(self.found, KEY)?).unwrap_or(self.stated))
     }
 
-    /// LongRoPE changes its factors with the length of a text; only where they stay the same it is ours.
+    /// LongRoPE changes its factors with the length of a text; we support it only where they stay the same.
     fn divided(&self) -> Result<RopeScaling, Reason> {
         let factors = |key: &str| -> Result<Vec<f32>, Reason> {
             serde_json::from_value(self.found[key].clone())

@@ -15,12 +15,12 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The index of the largest models has some hundred thousand lines.
 const LONGEST_INDEX: u64 = 64 << 20;
 
-/// Whose names the tensors have.
+/// The naming scheme of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// Ours.
     Ours,
-    /// Hugging Face's; of a model that is tied or not.
+    /// Hugging Face's, for a model that is tied or not.
     HuggingFace {
         /// Whether the head is the embedding.
         tied: bool,

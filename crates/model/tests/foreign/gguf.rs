@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A file that is to be written.
+/// A file to be written.
 pub(crate) struct Draft {
     pub(crate) metadata: Metadata,
     tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
@@ -198,7 +198,7 @@ fn a_directory_with_one_file_is_that_file() {
     let place = TempDir::new().unwrap();
     let copy = place.path().join("copy");
     assert!(convert(directory, &copy, &mut |_, _| ()).unwrap().tokenizer);
-    // Of two, nobody knows which is meant.
+    // With two files it is unclear which one is meant.
     fs::copy(&path, directory.join("other.gguf")).unwrap();
     let error = load(directory, &Device::flex()).unwrap_err().to_string();
     assert!(error.contains("config.json"), "{error}");
@@ -212,7 +212,7 @@ fn tensors_that_do_not_fit_are_listed() {
     let error = missing.refused();
     assert!(error.contains("missing: blk.1.ffn_up.weight [24, 16]"), "{error}");
     assert!(error.contains("unexpected: blk.9.extra.weight"), "{error}");
-    // Our writer refuses what is not finite, so the number is spoilt in the file.
+    // Our writer refuses values that are not finite, so the number is spoilt in the file.
     let mut spoilt = draft("llama", "llama");
     let tensor = spoilt.tensors.iter_mut().find(|(name, ..)| name == "blk.1.attn_v.weight");
     let mark: f32 = 1.234_567e33;
@@ -235,7 +235,7 @@ fn tensors_that_do_not_fit_are_listed() {
     assert!(nothing.contains("/nowhere/x.gguf"), "{nothing}");
 }
 
-/// A byte-level vocabulary: two special tokens, letters, a space, digits, and what is merged of them.
+/// A byte-level vocabulary: two special tokens, letters, a space, digits, and merges of them.
 pub(crate) fn byte_level(pre: &str) -> Draft {
     let tokens = ["<|end|>", "<|user|>", "a", "b", "Ġ", "1", "2", "ab", "Ġab", "12"];
     let mut kinds = vec![1i32; tokens.len()];
@@ -258,7 +258,7 @@ fn tokenizer(draft: &Draft) -> Tokenizer {
 fn byte_level_vocabularies_cut_words_as_they_say() {
     let ids = |pre: &str, text: &str| tokenizer(&byte_level(pre)).encode(text).unwrap();
     assert_eq!(ids("gpt-2", "ab ab12"), [7, 8, 9]);
-    // Digits stand alone.
+    // Digits are tokens of their own.
     assert_eq!(ids("smollm", "ab ab12"), [7, 8, 5, 6]);
     assert_eq!(ids("qwen2", "ab12"), [7, 5, 6]);
     // Llama 3 begins with its begin token, and keeps up to three digits together.

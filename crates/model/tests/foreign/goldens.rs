@@ -14,7 +14,7 @@ fn logits_are_those_of_transformers_on_every_path() {
         let decoder = load(&directory, &Device::flex()).unwrap().decoder;
         assert_close(&logits(&decoder, &ids), &want, &format!("{name}, fused"));
         plainly(|| assert_close(&logits(&decoder, &ids), &want, &format!("{name}, plain")));
-        // Dynamic scaling turns early keys by what the length was then, in transformers as well.
+        // Dynamic scaling rotates early keys by the length at that time, in transformers as well.
         if matches!(decoder.config().rope_scaling, Some(RopeScaling::Dynamic { .. })) {
             continue;
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// What loading and importing say; they must say the same.
+/// The message of loading and of importing; both must be the same.
 fn refused(directory: &Path) -> String {
     let error = load(directory, &Device::flex()).unwrap_err().to_string();
     let place = tempfile::tempdir().unwrap();

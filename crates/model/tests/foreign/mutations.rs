@@ -1,4 +1,5 @@
-//! Files with one thing wrong, many times over: loading answers, and never panics or takes memory for what is not there.
+//! Files with one thing wrong, many times over: loading answers, and never panics or allocates memory for what does not
+//! exist.
 
 use crate::gguf::{byte_level, draft};
 use crate::support::{copy_of, golden};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// Loads and, where that succeeds, runs the model: it must be whole.
+/// Loads and, if that succeeds, runs the model: it must be whole.
 fn answers(model: &Path, what: &str) {
     match load(model, &Device::flex()) {
         Err(error) => assert!(!error.to_string().is_empty(), "{what}"),
@@ -22,7 +23,7 @@ fn answers(model: &Path, what: &str) {
     }
 }
 
-/// The place of every value in a document.
+/// The location of every value in a document.
 fn pointers(value: &Value, place: String, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {

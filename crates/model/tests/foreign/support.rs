@@ -18,7 +18,7 @@ pub(crate) fn goldens() -> Vec<PathBuf> {
     found
 }
 
-/// A directory's tokens and what `transformers` says to them, `[T, V]`.
+/// A directory's tokens and the logits of `transformers` for them, `[T, V]`.
 pub(crate) fn expected(directory: &Path) -> (Vec<u32>, Vec<f32>) {
     let file = TensorFile::open(&directory.join("logits.safetensors")).unwrap();
     let ids = file.integers("input_ids").unwrap();

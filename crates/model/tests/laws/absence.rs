@@ -1,4 +1,4 @@
-//! Sub-layers that are left out of a pass.
+//! Sub-layers that are absent from a pass.
 
 use crate::support::{
     assert_close, built, configs, decoded, every, every_config, forward, random, random_values,
@@ -47,7 +47,7 @@ fn what_another_pass_returned_is_not_computed_again() {
             (vec![late], vec![]),
             (vec![early], vec![early, late]),
         ] {
-            // Only one sub-layer of some configs may go.
+            // In some configs only one sub-layer may be absent.
             if recorded.len() + absent.len() > 1 && early == late {
                 continue;
             }
@@ -71,7 +71,7 @@ fn what_another_pass_returned_is_not_computed_again() {
             let first = first.map(|site| site.index).min().unwrap();
             let ran: u64 = tally.sites[..first].iter().map(|site| site.ran).sum();
             assert!(config.depth_kv != DepthKv::None || ran == 0, "{ran} ran before {first}");
-            // Other tokens have nothing to do with what was recorded.
+            // A recording is not used for other tokens.
             let others = text(1, 5);
             let pass = Pass { replay: Some(&recording), ..Pass::default() };
             let replayed = decoder.logits(&others, pass).unwrap();
@@ -120,7 +120,7 @@ fn a_multi_gate_residual_needs_the_sub_layers_that_fill_its_streams() {
     for streams in 1..=7 {
         let config = with_policy(&format!("mgr:streams={streams}"));
         for site in config.dimensions().each_site() {
-            // Without a gate there is none to expect a stream.
+            // Without a gate, no gate expects a stream.
             let fills = site.index + 1 < streams && streams <= 2 * config.n_layers;
             let reason = required_because(&config, site).unwrap_or_default();
             assert_eq!(reason.contains("fills one of the streams"), fills, "{streams} at {site}");

@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
 
-/// A tensor as it lies in a file.
+/// A tensor as it is in a file.
 struct Entry {
     name: String,
     dtype: Dtype,
@@ -125,8 +125,8 @@ fn saving_makes_the_directories_above() {
 #[test]
 fn a_save_that_fails_says_where_and_leaves_the_old_checkpoint() {
     let parent = tempfile::tempdir().unwrap();
-    // The longest name there can be: nothing with a longer one fits beside it, even for root,
-    // whom permissions would not stop.
+    // The longest name there can be: no file with a longer one fits beside it, even for root, which permissions would
+    // not stop.
     let place = parent.path().join("m".repeat(255));
     let old = random(&base(), &Device::flex());
     fs::create_dir(&place).unwrap();

@@ -1,4 +1,4 @@
-//! One forward serves training, prefill and one-token decoding.
+//! One forward pass serves training, prefill and decode steps.
 
 use crate::support::{
     DESERTED, assert_close, base, columns, configs, decoded, every, every_config, forward, random,
@@ -86,7 +86,7 @@ fn a_long_prompt_and_what_follows_skip_as_in_one_pass() {
 #[test]
 fn dropped_keys_do_not_survive_a_change_of_path() {
     if !fuses(&Device::flex()) {
-        // There is one path alone.
+        // There is only one path.
         return;
     }
     let config = with_policy("nag:directions=3,skip_threshold=0.25,skip_kv=drop");

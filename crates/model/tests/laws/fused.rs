@@ -19,7 +19,7 @@ fn targets(input: &Tokens) -> Tokens {
     Tokens::rows(input.ids().iter().map(|id| (3 * id + 1) % 19).collect(), input.batch()).unwrap()
 }
 
-/// The loss under the name of nothing, and every gradient.
+/// The loss under the empty name, and every gradient.
 fn learn(decoder: &Decoder, pass: Pass) -> Named {
     let input = text(2, 7);
     let loss = decoder.loss(&input, &targets(&input), &[], pass).unwrap();
@@ -116,7 +116,7 @@ fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
     }
 }
 
-/// A policy that is not here may be plain; one that is here never becomes so unnoticed.
+/// A policy that is not listed may be plain; a listed one never becomes so unnoticed.
 #[test]
 fn policies_that_have_a_fused_form_keep_it() {
     for policy in [
@@ -138,7 +138,7 @@ fn every_operation_of_a_pass_is_fused() {
         // A network with biases is computed product by product.
         let products = if config.mlp == MlpKind::Swiglu { 3 } else { 2 };
         let more = if config.mlp_bias { (products - 1) * config.n_layers as u64 } else { 0 };
-        // The embedding, a junction before each sub-layer and behind the last, the sub-layers, the loss.
+        // The embedding, a junction before each sub-layer and after the last, the sub-layers, the loss.
         let (calls, least) = (fused_calls() - before, 1 + (sites + 1) + sites + 1 + more);
         match skips(&config) {
             // Rows are also taken out and put back.

@@ -5,7 +5,7 @@ use hadal_model::{Decoder, Device, ModelConfig, Pass, Tokens, cross_entropy};
 use hadal_residual::{Recorder, ResidualConfig, Signal};
 use std::collections::BTreeMap;
 
-/// Share of the largest gradient below which is only rounding and the epsilon of the norms.
+/// A share of the largest gradient; anything below is only rounding and the epsilon of the norms.
 const NOTHING: f64 = 2e-6;
 
 type Named = BTreeMap<String, Vec<f32>>;
@@ -54,7 +54,7 @@ fn is_without_effect(config: &ModelConfig, name: &str) -> bool {
     }
 }
 
-/// Whether a parameter decides who runs and nothing else: it learns from what it decided, elsewhere.
+/// Whether a parameter only decides which tokens run: it learns from its decisions, elsewhere.
 fn only_decides(name: &str) -> bool {
     name.contains(".predictor.")
 }
@@ -68,8 +68,7 @@ fn addresses(decoder: &mut Decoder) -> BTreeMap<String, usize> {
     found
 }
 
-/// What a training step costs in memory rests on this: nothing holds on to the parameters once the
-/// gradients are there.
+/// The memory of a training step depends on this: nothing holds on to the parameters once the gradients exist.
 #[test]
 fn parameters_change_where_they_are_after_a_backward_pass() {
     every_config(|config| {
@@ -111,7 +110,7 @@ fn gradients_reach_every_parameter_that_has_an_effect() {
     });
 }
 
-/// The loss, and who skipped: where that changes, the loss has a step and no slope.
+/// The loss, and which tokens skipped: where that changes, the loss has a step and no slope.
 fn loss(config: &ModelConfig, parameters: &Named) -> (f64, Vec<f32>) {
     let decoder = built(config, &Device::flex(), |name, _| parameters.get(name).cloned());
     let mut probe = Recorder::of(&[Signal::Skipped]);
@@ -142,11 +141,11 @@ fn slope(config: &ModelConfig, parameters: &Named, name: &str, direction: &[f32]
         assert!(step > 1e-5, "{name} stands on a threshold");
     }
     let central = |step: f64| (moved(step).0 - moved(-step).0) / (2.0 * step);
-    // Two steps cancel the curvature that one would be left with.
+    // Two steps cancel the curvature that remains with one.
     ((4.0 * central(0.5 * step) - central(step)) / 3.0, 2e-6 / step)
 }
 
-/// Half along the gradient, where the slope is large, half anywhere, where a wrong gradient shows.
+/// Half along the gradient, where the slope is large, half in any direction, where a wrong gradient shows.
 fn direction(name: &str, gradient: &[f32]) -> Vec<f32> {
     let anywhere = random_values(&format!("direction.{name}"), &[gradient.len()]);
     let along = length(gradient).max(f64::MIN_POSITIVE);

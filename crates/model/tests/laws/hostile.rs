@@ -55,7 +55,7 @@ impl Damage {
     }
 }
 
-/// Loads, and where that succeeds also runs the model: it must be whole.
+/// Loads and, if that succeeds, also runs the model: it must be whole.
 fn answers(directory: &Path) -> Result<bool, TestCaseError> {
     match load(directory, &Device::flex()) {
         Err(error) => {
@@ -163,7 +163,7 @@ fn odd_values_in_configs_are_answered() {
             let mut config = serde_json::to_value(small(policies[policy].clone())).unwrap();
             let places = places(&config);
             for (place, value) in changes {
-                // An earlier change may have taken the place away.
+                // An earlier change may have removed this field.
                 if let Some(field) = config.pointer_mut(place.get(&places).as_str()) {
                     *field = value;
                 }

@@ -54,8 +54,7 @@ fn a_later_token_changes_nothing_earlier() {
 #[test]
 fn an_earlier_token_changes_everything_later() {
     every_config(|config| {
-        // A token that skips every attention and leaves no keys is seen by nobody, and one out of every
-        // window by few.
+        // No token sees one that skips every attention and leaves no keys, and few see one that is out of every window.
         let unseen = config.residual.skipped_keys() == SkippedKeys::Drop;
         if unseen || config.sliding_window.is_some() {
             return;

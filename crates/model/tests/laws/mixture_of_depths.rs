@@ -1,5 +1,5 @@
-//! Routed blocks of a model that learns: there the top k decide, which the other laws, about models in use,
-//! do not see.
+//! Routed blocks of a model that learns: there the top k decide, which the other laws, about models in use, do not
+//! cover.
 
 use crate::support::{ROUTED, base, built, random, random_values, text, values, with_policy};
 use burn::tensor::Tensor;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 type Named = BTreeMap<String, Vec<f32>>;
 
 const TIME: usize = 7;
-/// Of seven tokens half run.
+/// The number of seven tokens that run: half of them.
 const RUNNING: u64 = 4;
 
 fn input() -> Tokens {
@@ -56,7 +56,7 @@ fn forward(decoder: &Decoder) -> Tensor<3> {
     decoder.logits(&input(), Pass { mode: &learning(), ..Pass::default() }).unwrap()
 }
 
-/// The tokens that skip each site that shows it.
+/// The tokens that skip each site that shows skips.
 fn skips(mode: &StepMode, decoder: &Decoder, tokens: &Tokens) -> Vec<(Site, Vec<f32>)> {
     let mut probe = Recorder::of(&[Signal::Skipped]);
     decoder.logits(tokens, Pass { mode, probe: Some(&mut probe), ..Pass::default() }).unwrap();
@@ -214,7 +214,7 @@ fn those_who_do_not_run_cost_nothing_and_have_no_keys() {
     for (site, dense) in [0, 4].map(|site| (site, tally.dense().sites[site])) {
         assert_eq!(tally.sites[site], dense, "block {} is not routed", site / 2);
     }
-    // A predictor lets others run, and the count follows.
+    // A predictor lets other tokens run, and the count follows.
     let decoder = random(decoder.config(), &Device::flex());
     let in_use = StepMode::default();
     let tally = counted(&in_use, &decoder, &input());

@@ -1,4 +1,4 @@
-//! All laws once more, with other kernels: in a process of its own, because the choice is the process's.
+//! All laws once more, with other kernels: in a process of its own, because the choice holds for a whole process.
 
 use std::process::Command;
 

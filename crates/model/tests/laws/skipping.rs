@@ -1,4 +1,4 @@
-//! Skipping is a matter between a token and a sub-layer: oracles M1 to M3, M5, M6 and M8 of Mixture-of-Depths.
+//! Skipping concerns one token and one sub-layer: oracles M1 to M3, M5, M6 and M8 of Mixture-of-Depths.
 
 use crate::support::{assert_close, base, columns, decoded, every, forward, random, text, values};
 use hadal_cpu::work::counted;
@@ -31,7 +31,7 @@ fn with_policy(policy: &str) -> Decoder {
     random(&ModelConfig { residual, ..base() }, &Device::flex())
 }
 
-/// Who skips each sub-layer that can be skipped, `[site][token]`.
+/// Which tokens skip each sub-layer that can be skipped, `[site][token]`.
 fn skips(decoder: &Decoder, tokens: &Tokens) -> Vec<(Site, Vec<bool>)> {
     let mut probe = Recorder::of(&[Signal::Skipped]);
     let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
@@ -151,7 +151,7 @@ fn decoding_skips_what_one_pass_skips() {
                 let (cache, tally_of) = (Some(&mut cache), Some(&mut tally));
                 let pass = Pass { cache, tally: tally_of, ..Pass::default() };
                 let (_, done) = counted(|| decoder.logits(&part, pass).unwrap());
-                // With depth slots a cache is read by plain operations, which are not counted.
+                // With depth slots, plain operations read a cache, and those are not counted.
                 if fuses(&Device::flex()) && config.depth_kv == DepthKv::None {
                     assert_eq!(done, tally.flops(config), "what kernels did");
                 }
@@ -179,7 +179,7 @@ fn kernels_do_what_the_formula_counts() {
         let own = config.residual.skipping();
         for round in 0..4 {
             if let Some(own) = &own {
-                // Anything between nobody and everybody, otherwise at each sub-layer.
+                // Anything from no token to every token, differently at each sub-layer.
                 let thresholds = (0..6).map(|site| f64::from((7 * site + 5 * round) % 11) / 15.0);
                 let thresholds = Thresholds::PerSite(thresholds.collect());
                 decoder.set_skipping(Some(Skipping { thresholds, ..own.clone() })).unwrap();

@@ -26,7 +26,7 @@ const VARIANTS: [&str; 25] = [
     "mgr:streams=1",
     "mgr:streams=2,gate=independent",
     "mgr:streams=2",
-    // The last sub-layer alone is gated; then none is.
+    // Only the last sub-layer is gated; then none is.
     "mgr:streams=6,gate=independent",
     "mgr:streams=7",
     "mgr:streams=9",
@@ -41,15 +41,15 @@ const VARIANTS: [&str; 25] = [
     ROUTED,
 ];
 
-/// Sub-layers that nobody runs: the first MLP and the second attention; all attention behind the filling.
+/// Sub-layers that no token runs: the first MLP and the second attention; all attention after the filling.
 pub(crate) const DESERTED: [&str; 3] = [
     "nag:directions=3,skip_threshold=[0.0,9.0,9.0,0.0,0.25,0.25]",
     "nag:directions=3,skip_threshold=[0.0,9.0,9.0,0.0,0.25,0.25],skip_kv=drop",
     "mgr:streams=3,skip_threshold={\"attention\":9.0,\"mlp\":0.28}",
 ];
 
-/// Whether tokens skip, so that how many rows a product has depends on all of them: sums of few rows are
-/// made in another order than those of many, and results agree to rounding alone.
+/// Whether tokens skip, so that the number of rows of a product depends on all of them: sums of few rows are made in
+/// another order than those of many, and results agree only to rounding.
 pub(crate) fn skips(config: &ModelConfig) -> bool {
     config.residual.skipping().is_some() || config.residual == ROUTED.parse().unwrap()
 }
@@ -75,8 +75,8 @@ pub(crate) const ROUTED: &str = "prenorm:capacity=0.5";
 
 const DEPTH_MEMORIES: [DepthKv; 3] = [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp];
 
-/// Three blocks of PreNorm whose heads are together wider than the stream, so that no width is
-/// taken for another unnoticed.
+/// Three blocks of PreNorm whose heads are together wider than the stream, so that no width can be taken for another
+/// unnoticed.
 pub(crate) fn base() -> ModelConfig {
     ModelConfig::tiny()
 }
@@ -107,8 +107,8 @@ pub(crate) fn configs() -> Vec<ModelConfig> {
         .collect()
 }
 
-/// What models of other makers have: biases, windows and stretched rotations, alone and together, over policies
-/// that skip and that do not.
+/// What models of other makers have: biases, windows and stretched rotations, alone and together, over policies that
+/// skip and policies that do not.
 fn imported() -> Vec<ModelConfig> {
     let yarn = Yarn {
         factor: 4.0,
@@ -150,13 +150,13 @@ fn imported() -> Vec<ModelConfig> {
         .collect()
 }
 
-/// Tries a law on every config and tells all that break it.
+/// Tries a law on every config and reports all that break it.
 #[track_caller]
 pub(crate) fn every_config(law: impl Fn(&ModelConfig)) {
     every(&configs(), law);
 }
 
-/// Tries a law on these configs and tells all that break it.
+/// Tries a law on these configs and reports all that break it.
 #[track_caller]
 pub(crate) fn every(configs: &[ModelConfig], law: impl Fn(&ModelConfig)) {
     let broken: Vec<String> = configs
@@ -193,7 +193,7 @@ pub(crate) fn random_values(name: &str, shape: &[usize]) -> Vec<f32> {
         _ if name.starts_with("embed") || name.starts_with("head") => (0.0, 0.5),
         // Alike at all sites, so that one threshold lies in the middle of the gains of each.
         "alpha" | "sharpness" => (0.6, 0.05),
-        // Far from a sum of zero, which no norm could stretch to its size again.
+        // Far from a sum of zero, which no norm could stretch back to its size.
         "pre" | "post" => (1.0, 0.2),
         _ if leaf == "weights" || leaf.ends_with("_scale") => (0.6, 0.2),
         _ if leaf.ends_with("_weight") && shape.len() == 2 => (0.0, 0.25),
@@ -211,7 +211,7 @@ pub(crate) fn random(config: &ModelConfig, device: &Device) -> Decoder {
     built(config, device, |name, shape| Some(random_values(name, shape)))
 }
 
-/// A model with these parameters; those that are not known start fresh.
+/// A model with these parameters; unknown ones start fresh.
 pub(crate) fn built(
     config: &ModelConfig,
     device: &Device,

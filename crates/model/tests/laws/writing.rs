@@ -12,7 +12,7 @@ use hadal_model::{
 };
 use hadal_residual::{Forced, Site, StepMode};
 
-/// The logits behind each part of a text, by passes, and what they ran and did.
+/// The logits after each part of a text, by passes, and what they ran and did.
 fn by_passes(decoder: &Decoder, parts: &[&[u32]], variant: Variant) -> Vec<(Vec<f32>, Tally, u64)> {
     let mut cache = Cache::new(decoder.config());
     let pass = |part: &&[u32]| {
@@ -47,13 +47,13 @@ fn by_session(
     parts.iter().map(read).collect()
 }
 
-/// Parts of a text of single tokens, behind a prompt of this length.
+/// A text in parts: a prompt of this length, then single tokens.
 fn parts(ids: &[u32], prompt: usize) -> Vec<&[u32]> {
     let (prompt, rest) = ids.split_at(prompt);
     std::iter::once(prompt).filter(|prompt| !prompt.is_empty()).chain(rest.chunks(1)).collect()
 }
 
-/// Whether a step is made of the very kernels of a pass: the gated network with biases is not fused in passes.
+/// Whether a decode step uses the very kernels of a pass: the gated network with biases is not fused in passes.
 fn same_kernels(config: &ModelConfig) -> bool {
     !(config.mlp == MlpKind::Swiglu && config.mlp_bias)
 }
@@ -130,7 +130,7 @@ fn a_session_keeps_the_mode_it_began_in() {
     }
 }
 
-/// Where a decode step is silently a pass, only the clock would notice.
+/// If a decode step is silently a pass, only the clock would notice.
 #[test]
 fn every_model_steps_but_those_that_cannot() {
     every_config(|config| {

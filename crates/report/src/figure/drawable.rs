@@ -1,14 +1,14 @@
-//! A figure made ready to be drawn: without what cannot be, thinned, and saying what was left out.
+//! A figure prepared for drawing: without what cannot be drawn, thinned, and with a note on what was left out.
 
 use super::{Axis, Bars, Boxes, Figure, Line, Marks, Points, Quartiles, Scale};
 
 /// More points than this are not seen on any screen.
 pub const POINTS: usize = 2000;
 
-/// What can be drawn of a figure; `None` if that is nothing.
+/// The drawable part of a figure; `None` if there is none.
 ///
-/// What is not finite becomes a gap. Values at or below zero have no place on a logarithmic axis: they become gaps
-/// and the caption says so, or the axis becomes linear if nothing else is left. Long curves are thinned.
+/// Values that are not finite become gaps. Values at or below zero have no place on a logarithmic axis: they become
+/// gaps and the caption says so, or the axis becomes linear if nothing else is left. Long curves are thinned.
 pub fn drawable(figure: &Figure) -> Option<Figure> {
     let mut figure = figure.clone();
     fit_axis(&mut figure, |figure| &mut figure.x, horizontal);
@@ -56,7 +56,7 @@ pub fn drawable(figure: &Figure) -> Option<Figure> {
     (drawn > 0).then_some(figure)
 }
 
-/// The smallest and the largest value of heat maps that are shown side by side, for one scale of colours.
+/// The smallest and the largest value of heat maps shown side by side, for a common colour scale.
 pub fn heat_range<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Option<(f64, f64)> {
     let cells = figures.into_iter().flat_map(|figure| match &figure.marks {
         Marks::Heat { values, .. } => values.as_slice(),
@@ -77,7 +77,7 @@ fn gaps(values: &mut [Option<f64>], fits: impl Fn(f64) -> bool) {
     values.iter_mut().for_each(|value| *value = value.filter(|value| fits(*value)));
 }
 
-/// Counts what has no place on a logarithmic axis; says so, or gives the axis up.
+/// Counts the values that have no place on a logarithmic axis; the caption says so, or the axis becomes linear.
 fn fit_axis(
     figure: &mut Figure,
     axis: fn(&mut Figure) -> &mut Axis,
@@ -138,7 +138,7 @@ fn tidy(line: &Line, fits_x: impl Fn(f64) -> bool, fits_y: impl Fn(f64) -> bool)
     let places: Vec<usize> = (0..length).filter(|&i| fits_x(line.x[i])).collect();
     let heights: Vec<Option<f64>> = places.iter().map(|&i| y[i]).collect();
     let kept: Vec<usize> = thinned(&heights, POINTS).into_iter().map(|i| places[i]).collect();
-    // A band without an end there is as wide as the line.
+    // Where a band has no end, it is as wide as the line.
     let end = |ends: &[f64], i: usize| {
         ends.get(i).copied().filter(|value| fits_y(*value)).or(y[i]).unwrap_or(f64::NAN)
     };
@@ -152,7 +152,7 @@ fn tidy(line: &Line, fits_x: impl Fn(f64) -> bool, fits_y: impl Fn(f64) -> bool)
     }
 }
 
-/// Places that show a long curve as it is: the lowest and the highest of every stretch, and where gaps begin.
+/// Places that preserve the look of a long curve: the lowest and the highest of every stretch, and where gaps begin.
 fn thinned(heights: &[Option<f64>], limit: usize) -> Vec<usize> {
     if heights.len() <= limit {
         return (0..heights.len()).collect();
@@ -178,7 +178,7 @@ fn sift(points: &Points, fits_x: impl Fn(f64) -> bool, fits_y: impl Fn(f64) -> b
     let length = points.x.len().min(points.y.len());
     let places: Vec<usize> =
         (0..length).filter(|&i| fits_x(points.x[i]) && fits_y(points.y[i])).collect();
-    // Every so many points look like all of them.
+    // An even sample of the points looks like all of them.
     let every = places.len().div_ceil(POINTS).max(1);
     let places = || places.iter().copied().step_by(every);
     Points {
@@ -189,7 +189,7 @@ fn sift(points: &Points, fits_x: impl Fn(f64) -> bool, fits_y: impl Fn(f64) -> b
     }
 }
 
-/// A box whose lower end is cut off where the axis has no place for it.
+/// A box, cut off at the lower end if the axis has no place for it.
 fn cut(five: Quartiles, scale: Scale) -> Option<Quartiles> {
     let all = [five.min, five.q1, five.median, five.q3, five.max];
     if all.iter().any(|value| !value.is_finite()) || !fits(five.max, scale) {

@@ -45,7 +45,7 @@ pub struct Figure {
     pub name: String,
     /// A headline, without the unit.
     pub title: String,
-    /// What is seen and how to read it, in one or two sentences for someone who has not read the papers.
+    /// What the figure shows and how to read it, in one or two sentences for readers who do not know the papers.
     pub caption: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -61,7 +61,7 @@ pub struct Figure {
 pub struct Axis {
     /// What is measured.
     pub label: String,
-    /// In what, if in anything: `nats`, `MB`, `degrees`.
+    /// The unit, if there is one: `nats`, `MB`, `degrees`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     /// How far apart values are.
@@ -138,7 +138,7 @@ pub enum Marks {
     },
 }
 
-/// A curve; what is not finite is a gap.
+/// A curve; values that are not finite are gaps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// For the legend.
@@ -176,7 +176,7 @@ pub struct Points {
     pub x: Vec<f64>,
     /// Heights.
     pub y: Vec<f64>,
-    /// What is shown when one is pointed at; empty or one for each.
+    /// What is shown when the pointer is on a point; empty or one for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
 }

@@ -2,8 +2,8 @@
 
 use super::{Bars, Boxes, Figure, Line, Marks, Points};
 
-/// Lays figures over each other: one figure with everybody's series, or for heat maps, which hide what is behind
-/// them, one figure each. Figures that do not show the same thing as the first stand for themselves too.
+/// Lays figures over each other: one figure with all series, or for heat maps, which would hide each other, one figure
+/// each. Figures that do not show the same thing as the first also stay separate.
 pub fn overlay(labelled: &[(String, Figure)]) -> Vec<Figure> {
     let Some((_, first)) = labelled.first() else { return Vec::new() };
     if labelled.len() == 1 {
@@ -100,7 +100,7 @@ fn add(
         (Marks::Lines { series }, Marks::Lines { series: more }) => {
             for line in more {
                 let same = |known: &Line| known == line;
-                // A bound that holds for everybody is drawn once.
+                // A bound that holds for all runs is drawn once.
                 if line.dashed && series.iter().any(same) {
                     continue;
                 }
@@ -133,7 +133,7 @@ fn add(
     }
 }
 
-/// Values at the places that their categories have among everybody's.
+/// Values at the places that their categories have among those of all runs.
 fn moved<T: Copy>(
     values: &[T],
     missing: T,

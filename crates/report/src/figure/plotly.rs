@@ -23,7 +23,7 @@ pub struct Shared<'a> {
 /// plotly.js, as the `plotly` crate ships it.
 pub fn script() -> &'static str {
     static SCRIPT: LazyLock<String> = LazyLock::new(|| {
-        // The crate gives elements; the second one typesets formulas, of which we have none.
+        // The crate returns elements; the second one typesets formulas, of which we have none.
         let elements = plotly::Plot::offline_js_sources();
         let script = elements.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
         script.map(|(script, _)| script.to_owned()).unwrap_or_default()
@@ -122,7 +122,7 @@ pub fn chart(figure: &Figure, shared: Shared<'_>) -> Value {
                 "hovertemplate": format!("{} %{{x}}<br>{} %{{y}}<br>%{{z:.4g}}<extra></extra>",
                     text(&figure.x.label), text(&figure.y.label)) });
             if let Some((low, high)) = shared.range.or_else(|| super::heat_range([figure])) {
-                // Colours that part at zero, if values do.
+                // Colours diverge at zero if values do.
                 let parted = low < 0.0 && high > 0.0;
                 let far = low.abs().max(high);
                 let (low, high) = if parted { (-far, far) } else { (low, high) };

@@ -2,7 +2,7 @@
 
 use super::{Axis, Figure, Marks};
 
-/// The figure's numbers, not thinned; what is not there is an empty field.
+/// The figure's numbers, not thinned; missing values are empty fields.
 pub fn csv(figure: &Figure) -> String {
     let (x, y) = (figure.x.title(), figure.y.title());
     let mut text = String::new();

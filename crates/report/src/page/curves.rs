@@ -1,4 +1,4 @@
-//! Figures of how training went.
+//! Figures of the course of training.
 
 use super::group::{Group, losses, seconds, window};
 use crate::figure::{Axis, Figure, Line, Marks};
@@ -8,7 +8,7 @@ use crate::statistics::smoothed;
 /// Variants of a figure, each under the name of its horizontal axis.
 pub(super) type Variants = Vec<(String, Figure)>;
 
-/// What stands on the horizontal axis.
+/// The quantity on the horizontal axis.
 #[derive(Clone, Copy)]
 struct Progress {
     name: &'static str,
@@ -34,7 +34,7 @@ const PROGRESS: [Progress; 3] = [
 /// A curve of one run: step, place and height of each point.
 type Points = Vec<(u64, f64, Option<f64>)>;
 
-/// What is shown of training, the most important first.
+/// The figures of training, the most important first.
 pub(super) fn curves(groups: &[Group]) -> Vec<Variants> {
     let several = groups.iter().any(|group| group.runs.len() > 1);
     let seeds = if several {
@@ -161,7 +161,7 @@ fn line(group: &Group, progress: Progress, of: fn(&Run, Progress) -> Points) -> 
             Some((curve[at].1, curve[at].2?))
         };
         let points: Vec<(f64, f64)> = curves.iter().filter_map(at).collect();
-        // Where a seed is missing the mean would jump.
+        // Where a seed is missing, the mean would jump.
         if points.len() < curves.len() {
             continue;
         }

@@ -33,7 +33,7 @@ pub enum ReportError {
 }
 
 impl ReportError {
-    /// Whether what was named cannot be reported on, rather than the report being impossible to write.
+    /// Whether the named folders cannot be reported on, rather than the report being impossible to write.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Run(_) | Self::Nothing { .. } | Self::NoInput)
     }
@@ -77,7 +77,7 @@ fn same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Every figure as the kinds of files that were asked for.
+/// Every figure in the requested kinds of files.
 pub(super) fn figures(
     report: &Report,
     request: &Request,
@@ -106,7 +106,7 @@ pub(super) fn figures(
     Ok(written)
 }
 
-/// A name that no figure of this report has taken.
+/// A name that no other figure of this report has.
 fn free(directory: &Path, name: &str, kind: &str, taken: &[PathBuf]) -> PathBuf {
     let mut path = directory.join(format!("{name}.{kind}"));
     let mut number = 2;

@@ -1,4 +1,4 @@
-//! Words that a report uses, for someone who has not read the papers.
+//! Terms of a report, for readers who do not know the papers.
 
 /// A word and what it means.
 pub(super) const GLOSSARY: [(&str, &str); 16] = [

@@ -1,9 +1,9 @@
-//! Runs that differ in nothing but their seed, and what they came to.
+//! Runs that differ only in their seed, and their results.
 
 use crate::run::{Run, Status};
 use crate::statistics::smoothed;
 
-/// Runs that differ in nothing but their seed.
+/// Runs that differ only in their seed.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) label: String,
@@ -15,7 +15,7 @@ impl Group {
         &self.runs[0]
     }
 
-    /// A number for each seed; what a run does not have is not there.
+    /// A number for each seed; runs without one are left out.
     pub(super) fn by_seed(&self, get: impl Fn(&Run) -> Option<f64>) -> Vec<(i64, f64)> {
         self.runs.iter().filter_map(|run| Some((run.seed(), get(run)?))).collect()
     }
@@ -51,7 +51,7 @@ pub(super) fn groups(runs: Vec<Run>) -> Vec<Group> {
         let mut settings = run.settings.clone();
         settings.remove("seed");
         let key = settings.to_string();
-        // The same seed twice is another run, not another seed.
+        // A second run of the same seed is not another seed.
         let fits = |(other, runs): &&mut (String, Vec<Run>)| {
             *other == key && runs.iter().all(|known| known.seed() != run.seed())
         };
@@ -78,7 +78,7 @@ fn base(label: &str) -> &str {
 /// A run's name, or what the names of several have in common.
 fn label(runs: &[Run]) -> String {
     let [first, rest @ ..] = runs else { return String::new() };
-    // Overlays part a run's name from its series' by this sign.
+    // Overlays separate a run's name from its series' name by this sign.
     let clean = |name: &str| name.replace('·', "-");
     if rest.is_empty() {
         let seeds = [format!("-s{}", first.seed()), format!("-seed{}", first.seed())];
@@ -135,7 +135,7 @@ pub(super) fn seconds(run: &Run) -> Vec<f64> {
     run.steps.iter().map(after).collect()
 }
 
-/// The middle of the steps' speeds.
+/// The median of the steps' speeds.
 pub(super) fn speed(run: &Run) -> Option<f64> {
     let mut speeds: Vec<f64> = run.steps.iter().filter_map(|step| step.tokens_per_second).collect();
     speeds.sort_by(f64::total_cmp);

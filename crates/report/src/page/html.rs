@@ -1,4 +1,4 @@
-//! A page that is being written: what comes from run folders can only get in escaped.
+//! A page under construction: text from run folders can only get in escaped.
 
 use crate::figure::plotly::escaped;
 
@@ -7,13 +7,13 @@ use crate::figure::plotly::escaped;
 pub(super) struct Html(String);
 
 impl Html {
-    /// Markup of ours.
+    /// Our own markup.
     pub(super) fn markup(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self
     }
 
-    /// A text of anybody.
+    /// Text from any source, escaped.
     pub(super) fn text(&mut self, text: impl AsRef<str>) -> &mut Self {
         self.0.push_str(&escaped(text.as_ref()));
         self
@@ -25,13 +25,13 @@ impl Html {
         self
     }
 
-    /// A script or a style of ours, which knows no escapes.
+    /// One of our scripts or styles, which need no escapes.
     pub(super) fn source(&mut self, source: &'static str) -> &mut Self {
         self.0.push_str(source);
         self
     }
 
-    /// A table; cells may be marked by a class of ours.
+    /// A table; cells may be marked by one of our classes.
     pub(super) fn table(&mut self, head: &[String], rows: &[Vec<Cell>]) -> &mut Self {
         let numbers =
             |column: usize| rows.iter().any(|row| row.get(column).is_some_and(Cell::is_number));
@@ -90,7 +90,7 @@ impl Cell {
         matches!(self, Self::Number(_))
     }
 
-    /// Whether there is nothing to see in it.
+    /// Whether it shows nothing.
     pub(super) fn is_empty(&self) -> bool {
         matches!(self, Self::Number(text) | Self::Text(text) if text.is_empty())
     }

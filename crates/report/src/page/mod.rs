@@ -42,7 +42,7 @@ pub struct Request {
 pub struct Written {
     /// The HTML file.
     pub report: PathBuf,
-    /// What it says first.
+    /// Its headline.
     pub headline: String,
     /// Runs in it.
     pub runs: usize,
@@ -52,7 +52,7 @@ pub struct Written {
     pub files: Vec<PathBuf>,
 }
 
-/// Reads what was asked for and writes the report; `progress` hears of every file before it is written.
+/// Reads the inputs and writes the report; `progress` is called before each file is written.
 pub fn write(request: &Request, mut progress: impl FnMut(&str)) -> Result<Written, ReportError> {
     let report = Report::read(&request.inputs)?;
     let runs = report.groups.iter().map(|group| group.runs.len()).sum();
@@ -94,7 +94,7 @@ impl Report {
     fn read(inputs: &[PathBuf]) -> Result<Self, ReportError> {
         let (runs, suites) = export::read(inputs)?;
         let mut groups = groups(runs);
-        // A suite's runs stand in the order of its table.
+        // A suite's runs are in the order of its table.
         let order: Vec<&String> = suites
             .iter()
             .flat_map(|suite| suite.rows.iter().filter_map(|row| row.first()))
@@ -325,7 +325,7 @@ fn diagnosis(groups: &[Group]) -> Vec<Panel> {
     names.iter().map(panel).collect()
 }
 
-/// Laid over each other; a figure that one run alone has says whose it is.
+/// Figures laid over each other; a figure that only one run has names the run.
 fn named(labelled: &[(String, Figure)]) -> Vec<Figure> {
     match labelled {
         [(label, figure)] => {

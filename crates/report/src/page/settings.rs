@@ -1,4 +1,4 @@
-//! Settings and machines side by side: what differs stands out.
+//! Settings and machines side by side, with differences in view.
 
 use super::html::{Cell, Html};
 
@@ -16,7 +16,7 @@ pub(super) fn flat(prefix: &str, value: &serde_json::Value) -> Vec<(String, Stri
     }
 }
 
-/// Rows of all columns, in the order in which keys first appear; what a column does not have is empty.
+/// Rows of all columns, in the order in which keys first appear; missing values are empty.
 pub(super) fn aligned(columns: &[Vec<(String, String)>]) -> Vec<(String, Vec<String>)> {
     let mut rows: Vec<(String, Vec<String>)> = Vec::new();
     for (i, column) in columns.iter().enumerate() {
@@ -43,7 +43,7 @@ pub(super) fn differing(settings: &[toml::Table]) -> Vec<String> {
         .collect()
 }
 
-/// What differs in full view, what is the same behind a click.
+/// Differences in full view, equal settings folded away.
 pub(super) fn write(html: &mut Html, labels: &[String], columns: &[Vec<(String, String)>]) {
     let rows = aligned(columns);
     let (same, different): (Vec<_>, Vec<_>) =

@@ -1,14 +1,14 @@
-//! What every page has above and below its contents, and pages of figures alone.
+//! What every page has above and below its contents, and pages that only have figures.
 
 use super::html::Html;
 use crate::figure::Figure;
 use crate::figure::plotly::{self, Shared};
 
-/// Up to the title.
+/// The page up to the title.
 pub(super) fn head(html: &mut Html, title: &str) {
     html.markup("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">")
         .markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")
-        // Nothing is loaded from anywhere, even if something in a run folder wanted it.
+        // Nothing is loaded from anywhere, even if a file in a run folder asked for it.
         .markup("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; ")
         .markup("script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:\">")
         .markup("<title>")
@@ -26,7 +26,7 @@ pub(super) fn title(html: &mut Html, title: &str) {
         .markup("</h1><button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>");
 }
 
-/// From the footer on.
+/// The page from the footer on.
 pub(super) fn foot(html: &mut Html) {
     html.markup("<footer>Written by hadal ")
         .text(env!("CARGO_PKG_VERSION"))

@@ -1,4 +1,4 @@
-//! What can be said of runs in words, and their table.
+//! The verdict on runs in words, and their table.
 
 use super::group::{Group, accuracy, held_out_loss, speed, train_loss};
 use super::html::Cell;
@@ -10,7 +10,7 @@ use crate::statistics::{Better, Paired, Summary, Verdict, holm, paired, summary,
 pub(super) struct Findings {
     /// One sentence.
     pub(super) headline: String,
-    /// What it rests on.
+    /// The evidence for it.
     pub(super) sentences: Vec<String>,
     /// A line for each group.
     pub(super) head: Vec<String>,
@@ -21,7 +21,7 @@ pub(super) struct Findings {
 struct Compared<'a> {
     group: &'a Group,
     summary: Summary,
-    /// Difference to the baseline and what it is worth; `None` for the baseline itself.
+    /// Difference to the baseline and its significance; `None` for the baseline itself.
     against: Option<(Paired, Option<f64>, Verdict)>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn findings(groups: &[Group]) -> Findings {
 }
 
 fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> Vec<Compared<'_>> {
-    // A run that is not done has not had the others' budget.
+    // A run that is not done has not had the same budget as the others.
     let at_the_end = |run: &Run| (run.status == Status::Done).then(|| get(run)).flatten();
     let base = groups[baseline].by_seed(at_the_end);
     let pairs: Vec<Option<Paired>> = groups
@@ -73,7 +73,7 @@ fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> 
 
 fn headline(compared: &[Compared<'_>], baseline: &str, metric: &str) -> String {
     let measured = compared.iter().filter(|one| one.summary.n > 0);
-    // Of those that end level the baseline is named, since nobody has beaten it.
+    // Among groups that end level the baseline is named, since none has beaten it.
     let rank = |one: &&Compared<'_>| (one.summary.mean, one.against.is_some());
     let order = |a: &(f64, bool), b: &(f64, bool)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
     let Some(best) = measured.min_by(|a, b| order(&rank(a), &rank(b))) else {
@@ -152,7 +152,7 @@ fn unfair(groups: &[Group]) -> Option<String> {
     })
 }
 
-/// `p = 0.034`, or that it is less than can be said.
+/// `p = 0.034`, or a bound if it is smaller than can be stated.
 fn p_value(p: f64) -> String {
     if p < 0.001 { "p < 0.001".into() } else { format!("p = {p:.3}") }
 }
@@ -216,7 +216,7 @@ fn table(
             if group.has_failed() { Cell::Bad(group.status()) } else { Cell::Text(group.status()) },
         ]);
     }
-    // Columns that nobody has anything in, or that say the same twice.
+    // Columns in which no group has anything, or that repeat another one.
     for column in (0..head.len()).rev() {
         let twice = column == 5 && metric == head[5];
         if twice || rows.iter().all(|row| row[column].is_empty()) {

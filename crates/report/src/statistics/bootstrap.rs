@@ -1,17 +1,17 @@
 //! The paired bootstrap of a mean: how far it moves when the pairs are drawn again.
 //!
-//! With few pairs it is too sure of itself (two pairs have three different resamples), so it stands beside
-//! the t interval as a second opinion that needs no normal distribution, and verdicts follow the t test.
+//! With few pairs it is too sure of itself (two pairs have three different resamples), so it accompanies the t interval
+//! as a second opinion that needs no normal distribution, and verdicts follow the t test.
 
 /// How often pairs are drawn again.
 pub const RESAMPLES: usize = 10_000;
 
-/// The interval that holds 95 % of the resampled means, and the two-sided p-value of a mean as far from zero
-/// as the one seen, among resamples of values that were moved to mean zero.
+/// The interval that holds 95 % of the resampled means, and the two-sided p-value of a mean as far from zero as the
+/// observed one, among resamples of values shifted to mean zero.
 pub(super) fn bootstrap(values: &[f64], seed: u64) -> ((f64, f64), f64) {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let mut draw = Draw { state: seed };
-    // A resample's mean is the same distance from the mean seen as its centred twin is from zero.
+    // A resample's mean is as far from the observed mean as its centred twin is from zero.
     let mut shifts: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
             let sum: f64 = values.iter().map(|_| values[draw.below(values.len())] - mean).sum();
@@ -27,14 +27,14 @@ pub(super) fn bootstrap(values: &[f64], seed: u64) -> ((f64, f64), f64) {
     (interval, (beyond + 1) as f64 / (RESAMPLES + 1) as f64)
 }
 
-/// The value below which lies a share of sorted values, between neighbours if need be.
+/// The quantile of sorted values at a share, interpolated between neighbours if need be.
 fn share(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
     low + (high - low) * place.fract()
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): the same draws from the same seed, anywhere and for ever.
+/// SplitMix64 (Steele, Lea and Flood 2014): the same seed gives the same draws, on every machine and in every version.
 pub(super) struct Draw {
     pub(super) state: u64,
 }

@@ -1,4 +1,4 @@
-//! A few numbers for many: medians, because a busy machine only ever adds time.
+//! A few numbers for many: medians, because other load on a machine only ever adds time.
 
 /// The middle of the values, or the mean of the middle two; NaN if there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {

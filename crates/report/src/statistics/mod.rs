@@ -1,4 +1,4 @@
-//! Whether a difference is more than luck: means with intervals, paired tests, corrections, and words for them.
+//! Whether a difference is more than luck: means with intervals, paired tests, corrections, and verdicts.
 
 mod bootstrap;
 mod median;
@@ -14,25 +14,25 @@ pub use speedup::{Curve, SpeedUp, equal_loss_speedup, smoothed};
 use serde::Serialize;
 use std::fmt;
 
-/// Below this p-value a difference is called one.
+/// A difference with a smaller p-value is called significant.
 pub const LEVEL: f64 = 0.05;
 
-/// What several values have in common.
+/// Summary statistics of several values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Finite values.
     pub n: usize,
-    /// Values that are not finite, and left out.
+    /// Values that are not finite and are left out.
     pub left_out: usize,
     /// Their mean; NaN if there are none.
     pub mean: f64,
-    /// Their standard deviation, of two values or more.
+    /// Their standard deviation, for two values or more.
     pub sd: Option<f64>,
-    /// Where the mean lies with 95 % confidence, by Student's t, of two values or more.
+    /// 95 % confidence interval of the mean, by Student's t, for two values or more.
     pub interval95: Option<(f64, f64)>,
 }
 
-/// Summarises the finite ones of some values.
+/// Summarises the finite values.
 ///
 /// ```
 /// let losses = hadal_report::statistics::summary(&[1.0, 2.0, 3.0, f64::NAN]);
@@ -61,13 +61,13 @@ pub struct Paired {
     pub left_out: usize,
     /// Mean of `a - b`; NaN if there are no pairs.
     pub mean_difference: f64,
-    /// Where that mean lies with 95 % confidence, by Student's t, of two pairs or more.
+    /// 95 % confidence interval of that mean, by Student's t, for two pairs or more.
     pub interval95: Option<(f64, f64)>,
-    /// Two-sided p-value of the paired t test, of two pairs or more.
+    /// Two-sided p-value of the paired t test, for two pairs or more.
     pub p_t: Option<f64>,
-    /// Where 95 % of the means lie when pairs are drawn again, of two pairs or more.
+    /// The interval that holds 95 % of the resampled means, for two pairs or more.
     pub bootstrap_interval95: Option<(f64, f64)>,
-    /// Two-sided p-value among resamples that were moved to mean zero, of two pairs or more.
+    /// Two-sided p-value among resamples that were shifted to mean zero, for two pairs or more.
     pub p_bootstrap: Option<f64>,
 }
 
@@ -91,7 +91,7 @@ pub fn paired(a: &[f64], b: &[f64], seed: u64) -> Paired {
         a.iter().zip(b).map(|(a, b)| a - b).filter(|difference| difference.is_finite()).collect();
     let Summary { n, mean, sd, interval95, .. } = summary(&differences);
     let p_t = sd.map(|sd| match mean.abs() / (sd / (n as f64).sqrt()) {
-        // No difference at all, in any pair.
+        // There is no difference in any pair.
         t if t.is_nan() => 1.0,
         t => student::two_sided(t, (n - 1) as f64),
     });
@@ -107,8 +107,8 @@ pub fn paired(a: &[f64], b: &[f64], seed: u64) -> Paired {
     }
 }
 
-/// Holm's correction: p-values of several comparisons, such that the chance of even one false alarm stays what a
-/// single one's is. What has no p-value is no comparison.
+/// Holm's correction: p-values of several comparisons, such that the chance of even one false alarm is that of a single
+/// comparison. Entries without a p-value are not counted as comparisons.
 pub fn holm(p: &[Option<f64>]) -> Vec<Option<f64>> {
     let mut order: Vec<(usize, f64)> =
         p.iter().enumerate().filter_map(|(i, p)| Some((i, p.filter(|p| !p.is_nan())?))).collect();
@@ -122,7 +122,7 @@ pub fn holm(p: &[Option<f64>]) -> Vec<Option<f64>> {
     corrected
 }
 
-/// Which way is good.
+/// Which direction is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Losses, seconds, memory.
@@ -131,7 +131,7 @@ pub enum Better {
     Higher,
 }
 
-/// What can be said of a difference.
+/// The verdict on a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -141,7 +141,7 @@ pub enum Verdict {
     Worse,
     /// The seeds differ as much as the policies do.
     NotDistinguishable,
-    /// One pair tells nothing about luck.
+    /// One pair says nothing about luck.
     OneSeed,
     /// There is no pair.
     NothingToCompare,
@@ -159,7 +159,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges a difference by a p-value: `paired.p_t`, or what [`holm`] made of it where there are several.
+/// Judges a difference by a p-value: `paired.p_t`, or its [`holm`] correction if there are several.
 pub fn verdict(paired: &Paired, p: Option<f64>, better: Better) -> Verdict {
     let good = match better {
         Better::Lower => paired.mean_difference < 0.0,

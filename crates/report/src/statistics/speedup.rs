@@ -1,8 +1,8 @@
-//! How much sooner a curve gets as low as another one ends.
+//! How much sooner a curve reaches the final loss of another.
 
 use serde::Serialize;
 
-/// A loss over tokens or seconds. What is not finite is left out.
+/// A loss over tokens or seconds. Values that are not finite are left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Curve<'a> {
     /// Tokens or seconds, rising.
@@ -11,11 +11,11 @@ pub struct Curve<'a> {
     pub loss: &'a [f64],
 }
 
-/// How much sooner a run reaches the loss at which the baseline ends.
+/// How much sooner a run reaches the baseline's final loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpeedUp {
-    /// The baseline needs this many times as much; below 1 it is the baseline that is quicker.
+    /// The baseline needs this many times as much; below 1 the baseline is quicker.
     Times(f64),
     /// It never gets there.
     NotReached,
@@ -23,7 +23,7 @@ pub enum SpeedUp {
     NoCurve,
 }
 
-/// Compares where both curves, smoothed alike, first get as low as the baseline ends, so that equal curves give 1.
+/// Compares where both curves, smoothed alike, first reach the baseline's final loss, so that equal curves give 1.
 ///
 /// ```
 /// use hadal_report::statistics::{Curve, SpeedUp, equal_loss_speedup};
@@ -46,7 +46,7 @@ pub fn equal_loss_speedup(baseline: Curve<'_>, other: Curve<'_>, window: usize) 
     }
 }
 
-/// Mean over each value and the `window - 1` before it; what is not finite is passed over.
+/// Mean over each value and the `window - 1` before it; values that are not finite are left out.
 pub fn smoothed(values: &[f64], window: usize) -> Vec<f64> {
     let window = window.max(1);
     let mean = |end: usize| {
@@ -65,7 +65,7 @@ fn prepared(curve: Curve<'_>, window: usize) -> Vec<(f64, f64)> {
     x.into_iter().zip(smoothed(&loss, window)).collect()
 }
 
-/// Where a curve first gets as low as `target`, on the straight line between its points.
+/// Where a curve first falls to `target`, on the straight line between its points.
 fn reaches(points: &[(f64, f64)], target: f64) -> Option<f64> {
     let at = points.iter().position(|(_, loss)| *loss <= target)?;
     let (x, loss) = points[at];

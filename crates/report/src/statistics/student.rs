@@ -21,7 +21,7 @@ pub fn two_sided(t: f64, degrees: f64) -> f64 {
     incomplete_beta(x, rest, degrees / 2.0, 0.5)
 }
 
-/// The value below which lies the share `probability`.
+/// The value with this share of the distribution below it.
 pub fn quantile(probability: f64, degrees: f64) -> f64 {
     if !(0.0..=1.0).contains(&probability) || degrees <= 0.0 || degrees.is_nan() {
         return f64::NAN;
@@ -44,7 +44,7 @@ pub fn quantile(probability: f64, degrees: f64) -> f64 {
     }
 }
 
-/// `I_x(a, b)`, with `rest = 1 - x` given by the caller, who knows it without cancellation.
+/// `I_x(a, b)`; `rest = 1 - x` comes from the caller, which knows it without cancellation.
 fn incomplete_beta(x: f64, rest: f64, a: f64, b: f64) -> f64 {
     if x.is_nan() || rest.is_nan() {
         return f64::NAN;
@@ -53,7 +53,7 @@ fn incomplete_beta(x: f64, rest: f64, a: f64, b: f64) -> f64 {
         return if x <= 0.0 { 0.0 } else { 1.0 };
     }
     let front = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * rest.ln()).exp();
-    // The fraction converges quickly on this side of the mean alone.
+    // The fraction converges quickly only on this side of the mean.
     if x < (a + 1.0) / (a + b + 2.0) {
         front * fraction(x, a, b) / a
     } else {
@@ -86,9 +86,9 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
     sum
 }
 
-/// Logarithm of the gamma function for positive numbers: Stirling's series behind a shift.
+/// Logarithm of the gamma function for positive numbers: Stirling's series after a shift.
 fn ln_gamma(x: f64) -> f64 {
-    // Bernoulli numbers over 2k (2k - 1); from 12 on the first one left out is below 1e-16.
+    // Bernoulli numbers over 2k (2k - 1); from 12 on the first omitted term is below 1e-16.
     const SERIES: [f64; 7] = [
         1.0 / 12.0,
         -1.0 / 360.0,

@@ -29,7 +29,7 @@ impl Normal {
 
     fn pairs(&mut self, n: usize, shift: f64, spread: f64) -> (Vec<f64>, Vec<f64>) {
         let mut pair = || {
-            // What a seed does to both policies is larger than what it does to each.
+            // A seed's effect on both policies is larger than its effect on each.
             let seed = 1.0 + 5.0 * spread * self.next();
             (seed + shift + spread * self.next(), seed + spread * self.next())
         };

@@ -102,7 +102,7 @@ impl Reader {
 #[derive(Module, Debug)]
 pub struct AttentionResiduals {
     norms: Vec<RmsNorm>,
-    /// Of every sub-layer but the first, which has nothing but the embedding to read.
+    /// The readers of every sub-layer but the first, which can only read the embedding.
     readers: Vec<Reader>,
     out: Reader,
     final_norm: RmsNorm,
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(without(&[1]), [0, 0, 2, 3, 3, 4, 4]);
         // The first of the second block: sub-layer 3 begins the sum instead.
         assert_eq!(without(&[2]), [0, 2, 0, 2, 3, 4, 4]);
-        // A whole block leaves no source behind.
+        // A whole absent block leaves no source.
         assert_eq!(without(&[2, 3]), [0, 2, 0, 0, 2, 3, 3]);
         // The very first: sub-layer 1 has the embedding alone.
         assert_eq!(without(&[0]), [0, 1, 2, 3, 3, 4, 4]);

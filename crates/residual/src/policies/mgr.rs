@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 pub enum MultiGateKind {
     /// Each stream decides for itself.
     Independent,
-    /// Streams and a forget logit share one softmax.
+    /// Streams and a forget logit compete in one softmax.
     #[default]
     Competitive,
 }
@@ -69,7 +69,7 @@ pub struct MultiGateConfig {
     /// Tokens whose widest gate is smaller than this skip the sub-layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip_threshold: Option<Thresholds>,
-    /// What share of the threshold is taken off the widest gate of those who run, the others following.
+    /// The share of the threshold that is taken off the widest gate of running tokens; the other gates follow.
     #[serde(skip_serializing_if = "is_default")]
     pub skip_shrink: f64,
     /// What becomes of the keys of tokens that skip an attention.
@@ -153,7 +153,7 @@ impl PolicyConfig for MultiGateConfig {
         Ok(())
     }
 
-    /// They fill the streams.
+    /// The first sub-layers fill the streams.
     fn always_run(&self) -> usize {
         self.streams.saturating_sub(1)
     }
@@ -187,7 +187,7 @@ impl PolicyConfig for MultiGateConfig {
                 + sites * Cost::norm(d)
                 + Cost::norm(d),
             state: n.min(sites + 1) * d,
-            // Inversion keeps each write and the gates, not the streams; plain autodiff keeps all.
+            // Inversion keeps each write and the gates, not the streams; plain autodiff keeps everything.
             saved: (read + sites) * d,
         }
     }
@@ -297,10 +297,10 @@ fn scaled(query: &Param<Tensor<1>>) -> Tensor<1> {
 #[derive(Module, Debug)]
 pub struct MultiGate {
     norms: Vec<RmsNorm>,
-    /// Of every sub-layer but the first, which reads the embedding.
+    /// The queries of every sub-layer but the first, which reads the embedding.
     queries: Vec<Param<Tensor<1>>>,
     out: Param<Tensor<1>>,
-    /// Of every sub-layer after the streams are filled.
+    /// The gates of every sub-layer after the streams are filled.
     gates: Vec<StreamGate>,
     final_norm: RmsNorm,
     streams: usize,
@@ -309,7 +309,7 @@ pub struct MultiGate {
     skipping: Option<Skipping>,
 }
 
-/// How far each stream goes towards a write, and who stays.
+/// How far each stream moves towards a write, and which tokens skip it.
 pub struct Opening {
     /// `[B, T, n]`
     gates: Tensor<3>,
@@ -322,7 +322,7 @@ impl MultiGate {
         Some(self.skipping.as_ref()?.rule(sites, &mode.forced))
     }
 
-    /// Closes gates by the rule, and says who runs.
+    /// Closes gates by the rule, and returns which tokens run.
     fn decide(
         &self,
         site: Site,
@@ -355,7 +355,7 @@ impl MultiGate {
 impl Residual for MultiGate {
     /// At most n streams; fewer while they are being filled.
     type State = Vec<Source>;
-    /// Nothing while streams are being filled.
+    /// `None` while streams are being filled.
     type Ticket = Option<Opening>;
 
     fn open(&self, embedding: Tensor<3>) -> Vec<Source> {
@@ -435,7 +435,7 @@ impl Residual for MultiGate {
                 }));
             }
             parts.push(gain(&self.norms, &self.final_norm, junction.to));
-            // Who runs the next sub-layer is decided by its gates, before it runs.
+            // The gates of the next sub-layer decide which tokens run it, before it runs.
             if self.skipping.is_some()
                 && let Place::Site(site) = junction.to
                 && let Some(gate) = self.gate(site)

@@ -168,7 +168,7 @@ mod tests {
         ] {
             assert!((gate(name) - value).abs() < 1e-8, "{name} is {}", gate(name));
         }
-        // The other 23 permutations share the rest.
+        // The other 23 permutations split the rest evenly.
         let other = (1.0 - gate("weight of the identity")) / 23.0;
         assert!((other - 0.000_332_89).abs() < 1e-8, "{other}");
     }

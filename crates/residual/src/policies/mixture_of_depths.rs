@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub struct MixtureOfDepthsConfig {
     /// Share of each sequence's tokens that run a routed block.
     pub capacity: f64,
-    /// One block in so many is routed, the last of them.
+    /// One block in every `every` is routed: the last of them.
     pub every: usize,
 }
 
@@ -88,7 +88,7 @@ impl PolicyConfig for MixtureOfDepthsConfig {
         }
     }
 
-    /// What decides is judged by its decisions, not by its size.
+    /// The router and its predictor are judged by their decisions, not by their size.
     fn update(&self, name: &str, shape: &[usize]) -> Update {
         if name.contains(".predictor.") { Update::Plain } else { Update::by_shape(shape) }
     }
@@ -136,9 +136,9 @@ pub struct MixtureOfDepths {
 pub struct Stream {
     /// What the next sub-layer reads, `[B, T, d]`
     x: Tensor<3>,
-    /// What is still to be done with it in a routed block.
+    /// The unfinished part of a routed block.
     inside: Option<Inside>,
-    /// What predictors are to learn from.
+    /// The losses that predictors learn from.
     lessons: Vec<Tensor<1>>,
 }
 
@@ -149,7 +149,7 @@ fn ends_block(site: Site) -> bool {
 
 impl Residual for MixtureOfDepths {
     type State = Stream;
-    /// Nothing in blocks that are not routed.
+    /// `None` in blocks that are not routed.
     type Ticket = Option<Choice>;
 
     fn open(&self, embedding: Tensor<3>) -> Stream {

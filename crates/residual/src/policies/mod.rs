@@ -48,7 +48,7 @@ impl Default for ResidualConfig {
     }
 }
 
-/// The kinds of which something is true.
+/// The kinds for which a predicate holds.
 pub fn kinds_that(holds: impl Fn(&dyn PolicyConfig) -> bool) -> Vec<&'static str> {
     let all = ResidualConfig::all();
     all.iter().filter(|policy| holds(&***policy)).map(|policy| policy.about().kind).collect()

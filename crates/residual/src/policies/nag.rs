@@ -43,7 +43,7 @@ pub struct NormAgnosticConfig {
     /// Tokens whose gain is smaller than this skip the sub-layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip_threshold: Option<Thresholds>,
-    /// What share of the threshold is taken off the gains of those who run.
+    /// The share of the threshold that is taken off the gains of running tokens.
     #[serde(skip_serializing_if = "is_default")]
     pub skip_shrink: f64,
     /// What becomes of the keys of tokens that skip an attention.
@@ -231,7 +231,7 @@ pub struct Lanes {
     log_norm: Tensor<3>,
 }
 
-/// How far to turn, and who stays where they are.
+/// How far to turn, and which tokens stay where they are.
 pub struct Turn {
     /// `[B, T, 1]`
     gain: Tensor<3>,

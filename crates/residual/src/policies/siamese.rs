@@ -1,4 +1,4 @@
-//! SiameseNorm: a PostNorm stream x and a PreNorm stream y that share their sub-layers.
+//! SiameseNorm: a PostNorm stream x and a PreNorm stream y with the same sub-layers.
 //!
 //! `x = RMSNorm_post(x); z = F_l(x + RMSNorm_pre(y)); x' = x + z / sqrt(2 block); y' = y + z`, both
 //! starting as the embedding, read out as `RMSNorm_post(x) + RMSNorm_pre(y)`.

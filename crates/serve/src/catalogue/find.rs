@@ -55,7 +55,7 @@ fn search(folder: &Path, name: &str, depth: usize, found: &mut Found) {
     }
 }
 
-/// A suite keeps its runs in `runs`, and beside it what is nobody's run, such as trials of speed.
+/// A suite keeps its runs in `runs`; what is beside it, such as trials of speed, is not part of the list.
 fn inside_suite(suite: &Path, name: &str, depth: usize, found: &mut Found) {
     let name = if name.is_empty() { "runs".into() } else { format!("{name}/runs") };
     search(&suite.join("runs"), &name, depth.max(1), found);

@@ -32,7 +32,7 @@ pub(crate) struct Catalogue {
     tried: Instant,
 }
 
-/// A run, and what was known when it was read.
+/// A run, and its state when it was read.
 pub(crate) struct Entry {
     pub(crate) path: PathBuf,
     pub(crate) summary: Summary,
@@ -62,7 +62,7 @@ impl Catalogue {
         catalogue
     }
 
-    /// Looks at the folder again, unless that was done just now.
+    /// Looks at the folder again, unless it was looked at just now.
     pub(crate) fn refresh(&mut self) {
         if self.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
             self.look(HashMap::new());
@@ -74,7 +74,7 @@ impl Catalogue {
         self.runs.iter()
     }
 
-    /// One run. Names come from what was found, so no name leads out of the folder.
+    /// One run. Only names that were found are known, so no name leads out of the folder.
     pub(crate) fn run(&self, id: &str) -> Option<&Entry> {
         self.runs.get(id)
     }
@@ -138,7 +138,7 @@ impl Catalogue {
             self.revision = revision;
         }
         let gone = self.forget(&found);
-        // What the index knows and the disk does not is forgotten, too.
+        // Runs that only the index knows are forgotten, too.
         let gone: Vec<String> = gone.into_iter().chain(known.into_keys()).collect();
         self.suites = found.suites.into_iter().collect();
         self.save(&changed, &gone);
@@ -156,7 +156,7 @@ impl Catalogue {
         gone
     }
 
-    /// Trouble with the index is no trouble for those who look at runs.
+    /// Trouble with the index does not affect the pages.
     fn save(&mut self, changed: &BTreeSet<String>, gone: &[String]) {
         let lost = match &self.index {
             Ok(store) => !store.is_there(),

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// The index's name in the folder of runs.
 pub(crate) const FILE: &str = "runs.sqlite";
-/// Another number is another layout, and the index is made anew.
+/// Another number means another layout, and the index is made anew.
 const LAYOUT: i64 = 1;
-/// How long another process may keep it locked before we go on without.
+/// How long another process may keep it locked before we continue without it.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// An open index.
@@ -21,8 +21,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the index or makes it. What is no index of ours is replaced; what is locked or cannot be
-    /// written is left alone, and the reason returned.
+    /// Opens the index or makes it. A file that is not our index is replaced; one that is locked or cannot be written
+    /// is left alone, and the reason returned.
     pub(crate) fn open(root: &Path) -> Result<Self, String> {
         let path = root.join(FILE);
         match Self::open_at(&path) {
@@ -68,8 +68,8 @@ impl Store {
         self.connection.query_row("select count(*) from runs", [], |row| row.get(0))
     }
 
-    /// Everything that is known, with the stamps that it was read under. What cannot be understood is
-    /// left out, and so read again.
+    /// All summaries, with the stamps under which they were read. Those that cannot be parsed are left out, and so read
+    /// again.
     pub(crate) fn load(&self) -> rusqlite::Result<HashMap<String, (String, Summary)>> {
         let mut statement = self.connection.prepare("select id, stamp, summary from runs")?;
         let rows = statement.query_map([], |row| {
@@ -85,7 +85,7 @@ impl Store {
         Ok(known)
     }
 
-    /// Stores what changed and forgets what is gone, at once or not at all.
+    /// Stores changed summaries and removes missing ones, all or nothing.
     pub(crate) fn save<'a>(
         &mut self,
         changed: impl Iterator<Item = (&'a str, &'a Summary)>,

@@ -9,12 +9,12 @@ use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-/// Places of a sparkline.
+/// Points of a sparkline.
 const SPARK: usize = 48;
 /// The speed that is shown is the median of this many last steps.
 const RECENT: usize = 50;
 
-/// One line of the list. What is unknown is `None`.
+/// One line of the list. Unknown values are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     /// The path below the folder of runs.
@@ -41,7 +41,7 @@ pub(crate) struct Summary {
     pub(crate) spark: Vec<(f32, f32)>,
 }
 
-/// How a run stands, or that nobody can tell.
+/// The status of a run, or `broken` if it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {

@@ -53,7 +53,7 @@ fn the_index_saves_reading_what_has_not_changed() {
     let root = tempfile::tempdir().unwrap();
     let folder = run(root.path(), "a", 3);
     drop(Catalogue::open(root.path()));
-    // The same size and time, but nothing that could be read: only an index can know.
+    // The same size and time, but unreadable contents: only an index can know the summary.
     let file = folder.join("metrics.jsonl");
     let (length, time) =
         (fs::metadata(&file).unwrap().len(), fs::metadata(&file).unwrap().modified());

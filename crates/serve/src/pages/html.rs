@@ -15,7 +15,7 @@ impl<T: Display> Display for Safe<T> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                // Would turn the direction of what follows, or hide it.
+                // These would turn the direction of what follows, or hide it.
                 '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => f.write_char('\u{fffd}')?,
                 character if character.is_control() && character != '\n' && character != '\t' => {
                     f.write_char('\u{fffd}')?;

@@ -34,7 +34,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response {
     answer(&app, made)
 }
 
-/// Rows that changed since a revision, as HTML, so that the page renders them in one way only.
+/// Rows that changed since a revision, as HTML, so that there is only one way to render them.
 #[derive(Deserialize)]
 pub(crate) struct Since {
     since: Option<u64>,
@@ -177,7 +177,7 @@ fn progress(run: &Summary) -> String {
     }
 }
 
-/// The loss as a line without axes; what is far above the rest is cut off.
+/// The loss as a line without axes; values far above the rest are cut off.
 fn sparkline(points: &[(f32, f32)]) -> String {
     let finite: Vec<(f32, f32)> = points.iter().copied().filter(|(_, y)| y.is_finite()).collect();
     let (Some(first), Some(last)) = (finite.first(), finite.last()) else { return String::new() };

@@ -18,7 +18,7 @@ use axum::response::{Html, IntoResponse, Response};
 use html::Safe;
 use std::sync::Arc;
 
-/// A page in its frame. `script` names a module of `assets/`, `body` is HTML already.
+/// A page in its frame. `script` names a module of `assets/`, `body` is already HTML.
 fn page(app: &App, title: &str, script: &str, body: &str) -> Html<String> {
     let script = match script {
         "" => String::new(),
@@ -40,7 +40,7 @@ fn page(app: &App, title: &str, script: &str, body: &str) -> Html<String> {
     ))
 }
 
-/// A page that says why there is none.
+/// A page that shows an error.
 fn trouble_page(app: &App, trouble: &Trouble) -> Response {
     let body = format!(
         "<h1>{}</h1>\n<p class=\"reason\">{}</p>\n<p><a href=\"/\">All runs</a></p>",
@@ -54,7 +54,7 @@ fn answer(app: &App, made: Result<Html<String>, Trouble>) -> Response {
     made.map_or_else(|trouble| trouble_page(app, &trouble), IntoResponse::into_response)
 }
 
-/// Addresses that lead nowhere.
+/// Unknown addresses.
 pub(crate) async fn missing(State(app): State<Arc<App>>, address: Uri) -> Response {
     let path: String = address.path().chars().take(200).collect();
     let trouble = Trouble::new(StatusCode::NOT_FOUND, format!("there is nothing at {path}"));

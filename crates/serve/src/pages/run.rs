@@ -111,7 +111,7 @@ fn tiles(body: &mut String, summary: &Summary, run: &Run) {
     );
 }
 
-/// `value` is HTML already.
+/// `value` is already HTML.
 fn tile(title: &str, id: &str, value: &str) -> String {
     format!("<div class=\"tile\"><span>{title}</span><b id=\"{id}\">{value}</b></div>")
 }

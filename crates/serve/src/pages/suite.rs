@@ -1,4 +1,4 @@
-//! A suite: what `hadal compare` found, and its runs.
+//! A suite: the results of `hadal compare`, and its runs.
 
 use super::html::{Safe, part};
 use super::{answer, list, page};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// What is shown of `table.json`. What another version leaves out is empty, what it adds is not shown.
+/// The shown part of `table.json`. What another version leaves out is empty, what it adds is not shown.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Table {

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::time::Duration;
 
-/// A browser, or nothing where there is none.
+/// A browser, or `None` where there is none.
 pub(crate) fn browser(width: u32) -> Option<Browser> {
     if chromium().is_none() {
         let _ = writeln!(
@@ -26,7 +26,7 @@ fn shown(browser: &mut Browser) -> u64 {
         .unwrap()
 }
 
-/// From the list over a filter and a selection to a comparison, and on to a run that grows.
+/// From the list through a filter and a selection to a comparison, and on to a run that grows.
 fn click_through(count: usize) {
     let Some(mut browser) = browser(1280) else { return };
     let site = Site::new(|root| many(root, count, 200));

@@ -17,13 +17,13 @@ pub(crate) struct Browser {
     socket: Socket,
     session: String,
     count: u64,
-    /// What the page complained about.
+    /// The page's error messages.
     pub(crate) complaints: Vec<String>,
     _profile: TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Several browsers at a time would only keep each other waiting.
+/// Several browsers at a time would only make each other wait.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Where Chromium is: `CHROMIUM`, or a usual name on the path.
@@ -39,10 +39,10 @@ pub(crate) fn chromium() -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Starts a browser of a size, or says why there is none.
+    /// Starts a browser of a size, or returns why there is none.
     pub(crate) fn start(width: u32, height: u32) -> Result<Self, String> {
         let program = chromium().ok_or("there is no Chromium here")?;
-        // A test that failed has left its turn all the same.
+        // A test that failed has released its turn anyway.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let profile = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mut process = Command::new(program)
@@ -71,7 +71,7 @@ impl Browser {
         let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
         let address = lines
             .find_map(|line| Some(line.split_once("DevTools listening on ")?.1.trim().to_owned()));
-        // A pipe that nobody reads would fill up.
+        // An unread pipe would fill up.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.ok_or("Chromium did not start")?;
         let socket = Socket::connect(&address, PATIENCE).map_err(|error| error.to_string())?;
@@ -130,9 +130,9 @@ impl Browser {
         }
     }
 
-    /// Goes to an address and waits until the page is there.
+    /// Goes to an address and waits until the page is loaded.
     pub(crate) fn open(&mut self, address: &str) {
-        // The page that is left is complete, too.
+        // The page before it is complete, too.
         self.value("window.isLeft = true");
         self.call("Page.navigate", json!({ "url": address }));
         self.until("document.readyState === 'complete' && !window.isLeft");
@@ -171,7 +171,7 @@ impl Browser {
         }
     }
 
-    /// Presses the mouse in the middle of what a selector finds, of its first line if it has several.
+    /// Clicks in the middle of what a selector finds, or of its first line if it has several.
     pub(crate) fn click(&mut self, selector: &str) {
         let quoted = json!(selector);
         self.until(&format!("document.querySelector({quoted})"));

@@ -1,4 +1,4 @@
-//! A report of `hadal report` in a real browser: everything that can be clicked does what it says.
+//! A report of `hadal report` in a real browser: everything clickable works.
 
 use crate::browser::browser;
 use crate::chromium::Browser;

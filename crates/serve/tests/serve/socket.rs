@@ -9,7 +9,7 @@ const TEXT: u8 = 1;
 const LAST: u8 = 0x80;
 const MASKED: u8 = 0x80;
 
-/// A connection over which texts go.
+/// A connection that carries texts.
 pub(crate) struct Socket(BufReader<TcpStream>);
 
 impl Socket {
@@ -19,7 +19,7 @@ impl Socket {
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut stream = TcpStream::connect(host)?;
         stream.set_read_timeout(Some(patience))?;
-        // Any key will do: what the answer makes of it protects against caches, of which there are none.
+        // Any key will do: the derived answer protects against caches, of which there are none.
         write!(
             stream,
             "GET /{path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -54,7 +54,7 @@ impl Socket {
                 frame.extend((length as u64).to_be_bytes());
             }
         }
-        // A mask of zeros leaves the text as it is.
+        // A mask of zeros leaves the text unchanged.
         frame.extend([0; 4]);
         frame.extend(text.as_bytes());
         self.0.get_mut().write_all(&frame)

@@ -1,4 +1,4 @@
-//! Folders of runs that nobody trained, and a client that speaks just enough HTTP.
+//! Folders of runs that were never trained, and a client that speaks just enough HTTP.
 
 use hadal_serve::{Handle, Options, Server};
 use serde_json::Value;
@@ -67,7 +67,7 @@ impl Site {
     }
 }
 
-/// What came back.
+/// The answer to a request.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
@@ -78,7 +78,7 @@ pub(crate) struct Answer {
 pub(crate) struct Events(BufReader<TcpStream>);
 
 impl Events {
-    /// The next event of this name, with its id. Others are passed over.
+    /// The next event of this name, with its id. Others are ignored.
     pub(crate) fn wait_for(&mut self, name: &str) -> (String, Value) {
         let (mut event, mut id) = (String::new(), String::new());
         loop {
@@ -110,7 +110,7 @@ impl Events {
     }
 }
 
-/// Steps of a run that goes down nicely.
+/// Steps of a run whose loss falls nicely.
 pub(crate) fn lines(steps: std::ops::RangeInclusive<u64>) -> String {
     let mut text = String::new();
     for step in steps {

@@ -1,8 +1,8 @@
 //! Massive activations (Sun et al. 2024, arXiv 2402.17762): single channels of single tokens that are
 //! thousands of times larger than the rest.
 //!
-//! Behind each sub-layer, the three largest magnitudes of each sequence and their median, averaged over at
-//! most 512 sequences.
+//! After each sub-layer, the three largest magnitudes of each sequence and their median, averaged over at most 512
+//! sequences.
 
 use super::diagnostic::Diagnostic;
 use super::draw::{Words, label, line, place_at, place_index, site_axis};
@@ -24,9 +24,9 @@ pub(crate) struct Activations {
     /// Sequences before this batch.
     before: usize,
     rows: usize,
-    /// Of the stream behind each sub-layer.
+    /// Magnitudes of the stream after each sub-layer.
     behind: Vec<Magnitudes>,
-    /// Of what each sub-layer returned.
+    /// Largest magnitude of what each sub-layer returned.
     writes: Vec<Mean>,
     /// `[stream][site]`
     streams: Vec<Vec<Mean>>,
@@ -120,7 +120,7 @@ impl Diagnostic for Activations {
     fn see(&mut self, place: Place, signal: Signal, values: &Values) {
         match (signal, place) {
             (Signal::Reading, place) => {
-                // What one place reads is what the sub-layer before it left.
+                // What a place reads is what the sub-layer before it left.
                 if let Some(site) = place_index(place, self.sites).checked_sub(1) {
                     self.stream(site, values);
                 }

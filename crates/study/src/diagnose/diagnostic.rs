@@ -10,16 +10,16 @@ use hadal_residual::{Place, Signal, Site};
 
 /// What a backward pass found.
 pub(crate) struct Backward {
-    /// Gradient of the summed loss by each sub-layer's output, `[B, T, d]`.
+    /// Gradient of the summed loss with respect to each sub-layer's output, `[B, T, d]`.
     pub(crate) writes: Vec<(Site, Vec<f32>)>,
-    /// Gradient of the mean loss by each parameter.
+    /// Gradient of the mean loss with respect to each parameter.
     pub(crate) parameters: Vec<(String, Vec<f32>)>,
     /// Positions that the mean runs over.
     pub(crate) positions: usize,
 }
 
-/// Looks at a model from one side. All diagnostics share one pass over the data, in which nothing is
-/// kept longer than a batch but their sums.
+/// Looks at a model from one side. All diagnostics use the same pass over the data, and only their sums are kept longer
+/// than a batch.
 pub(crate) trait Diagnostic {
     /// Whether [`Diagnostic::see`] should be given this signal.
     fn wants(&self, _signal: Signal) -> bool {
@@ -48,7 +48,7 @@ pub(crate) trait Diagnostic {
         0
     }
 
-    /// Asks the model what the shared pass cannot tell. `told` is called after each pass.
+    /// Asks the model what the common pass cannot show. `told` is called after each pass.
     fn ask(
         &mut self,
         _decoder: &Decoder,
@@ -62,6 +62,6 @@ pub(crate) trait Diagnostic {
     /// What it found.
     fn figures(&self) -> Vec<Figure>;
 
-    /// The numbers worth telling in a line of text.
+    /// Adds the numbers worth a line of text to the summary.
     fn tell(&self, _summary: &mut Summary) {}
 }

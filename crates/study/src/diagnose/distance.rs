@@ -26,7 +26,7 @@ pub(crate) struct Distance {
 /// Distances between blocks along one way through depth.
 #[derive(Clone, Default)]
 struct Map {
-    /// This batch: `[boundary][row]`, the vector in front of block 0, 1, .. and of the head.
+    /// The present batch: `[boundary][row]`, the vector before block 0, 1, .. and before the head.
     here: Vec<Vec<Vec<f32>>>,
     /// `[block][distance - 1]`
     means: Vec<Vec<Mean>>,
@@ -88,13 +88,13 @@ impl Distance {
         Self { every_token: true, ..Self::new(blocks) }
     }
 
-    /// The distance that `distance` blocks from `block` on make.
+    /// The angular distance that `distance` blocks from `block` on make.
     pub(crate) fn get(&self, block: usize, distance: usize) -> Option<f64> {
         self.readings.get(block, distance)
     }
 }
 
-/// The last token of each row, or the last that is scored: behind it may be padding.
+/// The last token of each row, or the last that is scored: padding may follow it.
 pub(crate) fn last_tokens(batch: &Batch) -> Vec<usize> {
     let time = batch.input.time();
     (0..batch.input.batch())

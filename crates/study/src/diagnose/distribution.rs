@@ -11,7 +11,7 @@ use hadal_residual::{Place, Signal};
 /// Rows of a histogram.
 const BINS: usize = 40;
 
-/// So many streams can be told apart in one chart; more are shown together.
+/// The most streams that can be told apart in one chart; more are shown together.
 const MOST_SERIES: usize = 8;
 
 /// One kind of weight: its words, and what was seen of it.
@@ -61,7 +61,7 @@ impl Distribution {
         self.seen.get(place)?.get(stream)
     }
 
-    /// Places from the first to the last at which there is something to see.
+    /// Places from the first to the last that have anything to show.
     fn places(&self) -> Vec<usize> {
         (0..self.seen.len()).filter(|&place| !self.seen[place].is_empty()).collect()
     }

@@ -22,7 +22,7 @@ pub enum DiagnoseError {
     /// The run has saved nothing yet.
     #[error("{} holds no checkpoint yet; wait for the first one", path.display())]
     NoCheckpoint { path: PathBuf },
-    /// There is nothing to look at it with.
+    /// There is no data to look at the model with.
     #[error(
         "{} brings no data of its own; name a text file or a directory of `hadal data prepare` with --data",
         path.display()
@@ -31,7 +31,7 @@ pub enum DiagnoseError {
     /// The data is too short.
     #[error("{} holds {tokens} tokens, but at least {least} are needed; name a longer text with --data", path.display())]
     TooShort { path: PathBuf, tokens: u64, least: u64 },
-    /// The data is of another vocabulary.
+    /// The data has another vocabulary.
     #[error(
         "{} has {data} tokens, but the model's vocabulary has only {model}; prepare the text with the model's \
          tokenizer",
@@ -88,7 +88,7 @@ pub enum DiagnoseError {
 }
 
 impl DiagnoseError {
-    /// Whether what was asked for makes no sense, rather than having gone wrong on the way.
+    /// Whether the request makes no sense, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Training(error) => error.is_usage(),

@@ -10,13 +10,13 @@ use serde::Serialize;
 use std::io;
 use std::path::Path;
 
-/// Writes figures and what they come to. A reader never sees half a file.
+/// Writes the figures and their summary. A reader never sees half a file.
 pub fn write(
     directory: &Path,
     figures: &[Figure],
     summaries: &[Summary],
 ) -> Result<(), DiagnoseError> {
-    // Apart from the figures: whoever reads those takes every JSON file for one.
+    // Apart from the figures: readers of a figure directory take every JSON file for one.
     let about = directory.join("about");
     create_directory(&about)?;
     write_figures(directory, figures)?;
@@ -32,7 +32,7 @@ pub(crate) fn write_figures(directory: &Path, figures: &[Figure]) -> Result<(), 
         let beside = |extension: &str| directory.join(format!("{}.{extension}", figure.name));
         json(&beside("json"), figure)?;
         write_whole(&beside("csv"), table::csv(figure))?;
-        // What has nothing to draw is still worth its data.
+        // A figure with nothing to draw is still worth its data.
         if drawable(figure).is_some() {
             let svg = picture::svg(figure, Shared::default()).map_err(undrawn(&beside("svg")))?;
             write_whole(&beside("svg"), svg)?;

@@ -27,7 +27,7 @@ impl Gradient {
         }
     }
 
-    /// RMS gradient by the parameters of a block.
+    /// RMS gradient of a block's parameters.
     fn of_block(&self, block: usize) -> Option<f64> {
         let prefix = format!("layers.{block}.");
         let own = self.parameters.iter().filter(|(name, _)| name.starts_with(&prefix));

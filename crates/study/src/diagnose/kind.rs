@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A side to look at a model from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Size of the stream behind each block, and its growth.
+    /// Size of the stream after each block, and its growth.
     Output,
     /// Gradients by block.
     Gradients,
@@ -26,7 +26,7 @@ pub enum Kind {
     Lanes,
     /// Attention on the first token.
     Sink,
-    /// Who skips what.
+    /// Which tokens skip what.
     Skips,
 }
 

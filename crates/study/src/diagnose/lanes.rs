@@ -20,7 +20,7 @@ const TEMPERATURES: usize = 2048;
 
 /// What was seen of the two lanes.
 pub(crate) struct Lanes {
-    /// By sub-layer.
+    /// Alpha by sub-layer.
     alphas: Vec<f64>,
     log_gain: f64,
     gains: Vec<Spread>,
@@ -29,14 +29,14 @@ pub(crate) struct Lanes {
     angles: Vec<Spread>,
     growth: Vec<Mean>,
     large: Mean,
-    /// Logarithm of the norm in front of the first sub-layer, of this batch.
+    /// Logarithm of the norm before the first sub-layer, for this batch.
     entry: Vec<f64>,
     /// Logarithm of the inverse temperature and loss of single tokens.
     temperatures: Vec<(f64, f64)>,
 }
 
-/// The parameters that decide about lanes, if the model has them: alpha of each sub-layer, and the logarithm of
-/// the factor on the embedding.
+/// The parameters that decide about lanes, if the model has them: alpha of each sub-layer, and the logarithm of the
+/// factor on the embedding.
 pub(crate) fn parameters(decoder: &Decoder) -> Option<(Vec<f64>, f64)> {
     let is_lane = |name: &str| name == "residual.log_gain";
     if !decoder.declared().iter().any(|declared| is_lane(&declared.name)) {

@@ -1,8 +1,8 @@
 //! What the layers of a model really do: the figures of the Multi-Gate Residuals paper and of the literature on
 //! dilution, attention sinks, massive activations and layer pruning, as data.
 //!
-//! All diagnostics watch one shared forward (and backward) pass through the model that training and decoding use;
-//! none has a forward of its own. See `docs/diagnose.md` for what each figure means.
+//! All diagnostics watch one forward (and backward) pass through the model that training and decoding use; none has a
+//! forward pass of its own. See `docs/diagnose.md` for what each figure means.
 
 mod activations;
 mod diagnostic;
@@ -85,7 +85,7 @@ pub struct Diagnosis {
     pub figures: Vec<Figure>,
 }
 
-/// Diagnoses what was opened. `progress` is told how many passes are done, and of how many.
+/// Diagnoses what was opened. `progress` receives the number of passes done and their total.
 pub fn diagnose(
     subject: &Subject,
     samples: &Samples,
@@ -98,8 +98,8 @@ pub fn diagnose(
     Ok(diagnosis)
 }
 
-/// Diagnoses a run in progress, and writes what was found into its folder: `diagnosis` has the newest figures,
-/// and a folder for each step that was looked at. Says where that is.
+/// Diagnoses a run in progress and writes the results into its folder: `diagnosis` has the newest figures, and a folder
+/// for each diagnosed step. Returns where that is.
 pub fn diagnose_midway(midway: &Midway<'_>) -> Result<(Summary, PathBuf), DiagnoseError> {
     let options = Options { batches: Some(midway.batches), ..Options::default() };
     let samples = Samples::lent(midway.feed);
@@ -166,7 +166,7 @@ fn look(
     Ok(Diagnosis { summary, figures })
 }
 
-/// Those that were asked for and that the model has something to show to.
+/// The requested diagnostics for which the model has anything to show.
 fn diagnostics(
     decoder: &Decoder,
     samples: &Samples,

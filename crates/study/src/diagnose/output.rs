@@ -1,4 +1,4 @@
-//! How large the stream is behind each block, and how it grows against Xiong's bounds.
+//! How large the stream is after each block, and how it grows against Xiong's bounds.
 
 use super::diagnostic::Diagnostic;
 use super::draw::{Words, block_axis, line, reference};
@@ -9,13 +9,13 @@ use super::xiong::Bounds;
 use hadal_report::figure::{Axis, Figure};
 use hadal_residual::{Place, Signal, Site, SubLayerKind};
 
-/// Mean squares of what blocks leave behind.
+/// Mean squares of what blocks leave in the stream.
 pub(crate) struct Output {
     blocks: usize,
     bounds: Bounds,
     /// Logarithm of a factor on the embedding, where the policy has one.
     log_gain: f64,
-    /// In front of block 0, 1, .. and of the head.
+    /// Readings before block 0, 1, .. and before the head.
     readings: Vec<Mean>,
     embedding: Mean,
     /// Squared norm per channel, where a policy carries it apart from the direction.
@@ -37,7 +37,7 @@ impl Output {
         }
     }
 
-    /// `E |x_l|^2 / E |x_0|^2` behind l = 0, 1, .. blocks.
+    /// `E |x_l|^2 / E |x_0|^2` after l = 0, 1, .. blocks.
     pub(crate) fn growth(&self) -> Vec<Option<f64>> {
         let carried = self.carried.iter().any(|mean| mean.get().is_some());
         let first = self
@@ -53,7 +53,7 @@ impl Output {
     }
 }
 
-/// Whether the place is behind a whole block: which one.
+/// The block that ends at this place, if one does.
 fn behind_block(place: Place, blocks: usize) -> Option<usize> {
     match place {
         Place::Out => Some(blocks),

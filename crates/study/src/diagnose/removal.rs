@@ -1,4 +1,4 @@
-//! What the model loses without a block or a sub-layer: the loss with it absent, minus the loss of the whole.
+//! What the model loses without a block or a sub-layer: the loss with it absent, minus the loss of the whole model.
 
 use super::diagnostic::Diagnostic;
 use super::draw::{Words, bars, block_categories};
@@ -10,7 +10,7 @@ use hadal_report::figure::{Axis, Figure, Marks};
 use hadal_residual::Site;
 use hadal_train::quality::mean_loss;
 
-/// Something that is left out, and how the model does without it.
+/// A part that is left out, and how the model does without it.
 struct Without {
     absent: Vec<Site>,
     /// Sum over positions.

@@ -1,4 +1,4 @@
-//! Who skips what: by depth, by kind, by position and by token.
+//! Which tokens skip what: by depth, by kind, by position and by token.
 
 use super::diagnostic::Diagnostic;
 use super::draw::{Words, bars, line};
@@ -15,22 +15,22 @@ use std::collections::BTreeMap;
 const LEAST_SEEN: u64 = 5;
 /// Tokens at either end of the order that are shown.
 const SHOWN: usize = 15;
-/// Of these, those that are told.
+/// The number of these that the summary names.
 const TOLD: usize = 5;
 
-/// What was seen of decisions.
+/// What was seen of the tokens' decisions.
 pub(crate) struct Skips {
     /// FLOPs that a token saves at each sub-layer.
     weights: Vec<Saving>,
     tokenizer: Option<Tokenizer>,
-    /// Of this batch.
+    /// The tokens of this batch.
     ids: Vec<u32>,
     sites: Vec<Mean>,
     /// `[kind][position]`
     positions: [Vec<Mean>; 2],
     /// Runs that each token could have made, and those that it skipped.
     tokens: BTreeMap<u32, (u64, u64)>,
-    /// FLOPs that were skipped, and that could have been.
+    /// FLOPs that were skipped, and FLOPs that could have been.
     saved: f64,
     skippable: f64,
 }
@@ -177,7 +177,7 @@ impl Diagnostic for Skips {
             return;
         }
         let tokens = self.by_token();
-        // Nobody is both.
+        // No token is in both lists.
         let told = TOLD.min(tokens.len().div_ceil(2));
         summary.skips = Some(SkipsSummary {
             flops: self.saved / self.skippable,

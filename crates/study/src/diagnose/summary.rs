@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a diagnosis comes to.
+/// The results of a diagnosis in brief.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Which model.
@@ -21,7 +21,7 @@ pub struct Summary {
     pub loss: f64,
     /// `exp(loss)`.
     pub perplexity: f64,
-    /// How many times longer the stream is behind the last block than in front of the first.
+    /// How many times longer the stream is after the last block than before the first.
     pub norm_growth: Option<f64>,
     /// RMS gradient at the first block's output over that at the last's.
     pub gradient_ratio: Option<f64>,
@@ -37,7 +37,7 @@ pub struct Summary {
     pub widest_gate: Option<f64>,
     /// NAG's lanes.
     pub lanes: Option<LanesSummary>,
-    /// Who skips, if anybody can.
+    /// Which tokens skip, if any can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skips: Option<SkipsSummary>,
 }
@@ -61,7 +61,7 @@ pub struct Largest {
     pub value: f64,
     /// How many times the median magnitude of the same sequence at the same place.
     pub times_median: f64,
-    /// Where in depth: behind this sub-layer.
+    /// Where in depth: after this sub-layer.
     pub behind: String,
     /// Which position of the sequence.
     pub position: usize,
@@ -83,7 +83,7 @@ pub struct LanesSummary {
 /// What tokens skip.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SkipsSummary {
-    /// Share of the FLOPs of sub-layers that show who skips them; where keys are dropped, about.
+    /// Share of the FLOPs of sub-layers that show which tokens skip them; approximate where keys are dropped.
     pub flops: f64,
     /// Share of the runs of attention.
     pub attention: Option<f64>,
@@ -100,7 +100,7 @@ pub struct SkipsSummary {
 pub struct TokenSkips {
     /// The token.
     pub id: u32,
-    /// What it says, if it says anything by itself.
+    /// Its text, if it has one by itself.
     pub text: Option<String>,
     /// How often it was seen.
     pub count: u64,
@@ -121,11 +121,11 @@ impl TokenSkips {
 /// Below this change of the loss, in nats, a block is nearly useless: one per cent of perplexity.
 pub const USELESS: f64 = 0.01;
 
-/// A massive activation is so many times the median (Sun et al. 2024, arXiv 2402.17762).
+/// A massive activation is at least this many times the median (Sun et al. 2024, arXiv 2402.17762).
 pub const MASSIVE: f64 = 1000.0;
 
 impl Summary {
-    /// Blocks without which the loss is as good, or better.
+    /// Blocks without which the loss is as good or better.
     pub fn useless(&self) -> Vec<usize> {
         let low = |removal: &&Removal| removal.loss_change.is_some_and(|change| change < USELESS);
         self.removals.iter().filter(low).map(|removal| removal.block).collect()

@@ -34,7 +34,7 @@ pub(crate) fn slot<T: Default + Clone>(entries: &mut Vec<T>, index: usize) -> &m
     &mut entries[index]
 }
 
-/// How many numbers a [`Spread`] keeps: a quartile of so many is right to about one in a hundred.
+/// How many numbers a [`Spread`] keeps: a quartile of this many is right to about one in a hundred.
 const KEPT: usize = 8192;
 
 /// Extremes and mean of all numbers, and an even sample of them for quartiles and histograms.
@@ -65,13 +65,13 @@ impl Spread {
         }
     }
 
-    /// All numbers of several spreads that have seen equally many.
+    /// All numbers of several spreads of equal size.
     pub(crate) fn joined(parts: &[Self]) -> Self {
         let mut all = Self::default();
         for part in parts {
             part.sample.iter().for_each(|&value| all.add(value));
         }
-        // Extremes are known of all numbers, not only of those that were kept.
+        // Extremes are known for all numbers, not only for those that were kept.
         let least = parts.iter().filter_map(Self::least).reduce(f64::min);
         let most = parts.iter().filter_map(Self::most).reduce(f64::max);
         Self { extremes: least.zip(most), ..all }

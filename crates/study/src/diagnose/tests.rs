@@ -24,7 +24,7 @@ fn normal(name: &str, seed: u64, count: usize, std: f64) -> Vec<f32> {
     weights.param(name, [count], Init::Normal { std }).val().try_into_vec_as().unwrap()
 }
 
-/// A fresh model but for the matrices, which are as large as in a trained one, and for what `change` says.
+/// A fresh model, except that its matrices are as large as in a trained one, and for what `change` says.
 fn model(config: &ModelConfig, change: impl Fn(&str, &[usize]) -> Option<Vec<f32>>) -> Decoder {
     let mut stored = |name: &str, shape: &[usize]| {
         let count = shape.iter().product();
@@ -45,7 +45,7 @@ fn zeros(shape: &[usize]) -> Option<Vec<f32>> {
     Some(vec![0.0; shape.iter().product()])
 }
 
-/// Whether the parameter is what a block's sub-layers return through.
+/// Whether the parameter is the output projection of one of a block's sub-layers.
 fn is_output_of(block: usize, name: &str) -> bool {
     ["attn.o", "mlp.down"].iter().any(|part| name == format!("layers.{block}.{part}.weight"))
 }
@@ -98,7 +98,7 @@ fn an_identity_block_turns_nothing_and_is_not_missed() {
     assert!(writes.turn(4).unwrap() > 1.0);
 }
 
-/// The model of the other blocks, under the numbers that they have then.
+/// The model of the other blocks, under their new numbers.
 fn model_without(config: &ModelConfig, removed: usize) -> Decoder {
     let smaller = ModelConfig { n_layers: config.n_layers - 1, ..config.clone() };
     model(&smaller, |name, shape| {
@@ -265,7 +265,7 @@ fn even_attention_gives_the_first_token_its_share() {
 
 #[test]
 fn a_head_that_looks_at_the_first_token_is_a_sink() {
-    // Keys agree with queries for the token that stands first, and for it alone; most rotary pairs are slow.
+    // Keys agree with queries for the first token, and for it alone; most rotary pairs are slow.
     let config = ModelConfig { rope_theta: 1e30, ..config("prenorm", 1) };
     let first = 7u32;
     let decoder = model(&config, |name, shape| match name {
@@ -336,7 +336,7 @@ fn every_policy_can_be_diagnosed() {
         ] {
             assert!(names.contains(name), "{kind} has no {name}");
         }
-        // What a policy shows is drawn, and nothing else.
+        // Whatever a policy shows is drawn, and nothing else.
         let shown = shown(&decoder);
         for (signal, name) in [
             (Signal::Streams, "angular-distance-stream-1"),
@@ -444,7 +444,7 @@ fn what_is_written_reads_back_as_the_figures_of_a_run() {
 
 #[test]
 fn skips_are_told_by_depth_kind_position_and_token() {
-    // Nobody skips block 0, everybody the attention of block 1, nobody its MLP.
+    // No token skips block 0, every token skips the attention of block 1, none skips its MLP.
     let config = config("nag:skip_threshold=[0.0,0.0,9.0,0.0]", 2);
     let (decoder, batch) = (fresh(&config), batch(20, 6));
     let skips = seen(&decoder, &batch, Skips::new(&config, None));
@@ -454,7 +454,7 @@ fn skips_are_told_by_depth_kind_position_and_token() {
     let told = summary.skips.unwrap();
     assert_eq!((told.attention, told.mlp), (Some(0.5), Some(0.0)));
     assert!(told.flops > 0.0 && told.flops < 0.5, "{told:?}");
-    // All tokens skip one of four, and only those count that occur often enough.
+    // All tokens skip one of four, and only tokens that occur often enough count.
     assert!(!told.most.is_empty());
     assert!(told.most.iter().all(|token| token.skipped == 0.25 && token.count >= 5), "{told:?}");
     let figures = skips.figures();

@@ -1,4 +1,4 @@
-//! One pass over the data that all diagnostics share.
+//! One pass over the data for all diagnostics.
 
 use super::diagnostic::{Backward, Diagnostic};
 use super::error::DiagnoseError;
@@ -10,7 +10,7 @@ use hadal_model::{Decoder, Pass, PassError, Variant};
 use hadal_residual::{Place, Probe, Signal, Site};
 use hadal_train::quality::scalar;
 
-/// Hands signals to those who want them.
+/// Hands signals to the diagnostics that want them.
 struct Watch<'a, 'd> {
     diagnostics: &'a mut [&'d mut dyn Diagnostic],
     /// A zero beside each write, if gradients are wanted.
@@ -20,7 +20,7 @@ struct Watch<'a, 'd> {
 
 impl Probe for Watch<'_, '_> {
     fn wants(&self, signal: Signal) -> bool {
-        // Taps exist only along the way that is watched, so something must be.
+        // Taps exist only in a traversal that is watched, so at least one signal must be wanted.
         let watched = self.taps.is_some() && signal == Signal::Embedding;
         watched || self.diagnostics.iter().any(|diagnostic| diagnostic.wants(signal))
     }

@@ -14,7 +14,7 @@ pub(crate) struct Writes {
     bounds: Bounds,
     sites: Vec<Site>,
     blocks: Vec<Ratio>,
-    /// What the current sub-layer reads, and which it is.
+    /// The current sub-layer and what it reads.
     reading: Option<(usize, Values)>,
     /// What the current block read first.
     entry: Option<(usize, Values)>,

@@ -1,22 +1,22 @@
 //! How an additive stream grows at initialisation, as a yardstick.
 //!
 //! Xiong et al. (arXiv 2002.04745): with an embedding and sub-layers of unit size, a PreNorm block adds between
-//! `d/2` and `3d/2` to the squared norm, so `(1 + l/2) d <= E |x_l|^2 <= (1 + 3l/2) d` behind l blocks. LayerNorm
+//! `d/2` and `3d/2` to the squared norm, so `(1 + l/2) d <= E |x_l|^2 <= (1 + 3l/2) d` after l blocks. LayerNorm
 //! Scaling divides what block l adds by l, so l becomes the harmonic number `H_l`.
 
 use hadal_residual::{Dimensions, ResidualConfig};
 
-/// Least and most that the blocks in front add to a squared norm that began as one.
+/// Least and most that the blocks so far add to a squared norm that began as one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bounds {
-    /// By number of blocks behind us, from 0.
+    /// By number of blocks passed, from 0.
     growth: Vec<(f64, f64)>,
     /// The policy that the bounds belong to.
     pub(crate) of: &'static str,
 }
 
 impl Bounds {
-    /// Of the policy, if it has its own, or else of PreNorm.
+    /// The bounds of the policy, if it has its own, or else of PreNorm.
     pub(crate) fn new(residual: &ResidualConfig, dimensions: &Dimensions) -> Self {
         let mut depth = 0.0;
         let mut growth = vec![(1.0, 1.0)];
@@ -27,12 +27,12 @@ impl Bounds {
         Self { growth, of: residual.growth(0, dimensions).of }
     }
 
-    /// Of `E |x_l|^2 / E |x_0|^2` behind l = 0, 1, .. blocks.
+    /// Bounds on `E |x_l|^2 / E |x_0|^2` after l = 0, 1, .. blocks.
     pub(crate) fn growth(&self) -> &[(f64, f64)] {
         &self.growth
     }
 
-    /// Of `|x_(l+1) - x_l| / |x_l|` for block l = 0, 1, ..: the least addition to the longest stream, and the
+    /// Bounds on `|x_(l+1) - x_l| / |x_l|` for block l = 0, 1, ..: the least addition to the longest stream, and the
     /// largest to the shortest.
     pub(crate) fn writes(&self) -> Vec<(f64, f64)> {
         let pair = |pair: &[(f64, f64)]| {

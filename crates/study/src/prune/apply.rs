@@ -121,7 +121,7 @@ fn write(
     }
 }
 
-/// Copies tokenizer, licence and whatever else is no weights. Returns what is.
+/// Copies tokenizer, licence and everything else that is not weights. Returns the names of omitted weight files.
 fn copy_rest(directory: &Path, staging: &Path) -> Result<Vec<String>, PruneError> {
     let cut = weight_files(directory)?;
     let mut not_copied = Vec::new();

@@ -1,4 +1,4 @@
-//! Is the cut what was promised? It is read back and compared with the original that leaves the parts out.
+//! Is the cut what was promised? It is read back and compared with the original from which the parts are absent.
 
 use super::apply::{MANIFEST, Manifest};
 use super::error::{PruneError, unfit};
@@ -13,18 +13,18 @@ use hadal_model::{Part, Tokenizer, Tokens};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Difference of logits, relative to the largest, that a cut may have which is exact to rounding only.
+/// Difference of logits, relative to the largest, that is allowed for a cut that is exact only to rounding.
 const ROUNDING: f64 = 1e-4;
-/// What is compared where nobody named data: enough to tell models apart.
+/// What is compared if no data is named: enough to tell models apart.
 const TEXT: &str = "Once upon a time there was a little girl. She opened the door and looked outside: it was raining. \
                     What is one and one? It is two, of course, and everybody knows that two and two are four.";
 
-/// How the logits of the written cut compare with those of the original that leaves the parts out.
+/// How the logits of the written cut compare with those of the original from which the parts are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
     /// Logits that were compared.
     pub compared: u64,
-    /// Of these, how many differ at all.
+    /// How many of these differ at all.
     pub different: u64,
     /// The largest difference.
     pub largest_difference: f64,
@@ -53,20 +53,20 @@ pub struct Check {
     pub passed: bool,
     /// The original on the data.
     pub original: Cost,
-    /// The original without the parts on the same data, which is the cut if that `passed`; its KL is that to the
-    /// original.
+    /// The original without the parts on the same data, which equals the cut if that `passed`; its KL is relative to
+    /// the original.
     pub cut: Cost,
     /// Tokens of the data.
     pub tokens: u64,
     /// Whether the data was named, rather than a few sentences of ours.
     pub data: bool,
-    /// What both answer, where there is a tokenizer.
+    /// What both answer, if there is a tokenizer.
     pub probes: Vec<ProbeResult>,
     /// What both write.
     pub samples: Vec<SampleText>,
 }
 
-/// Checks a directory that [`super::apply()`] wrote against its original. `progress` is told how many steps are done.
+/// Checks a directory that [`super::apply()`] wrote against its original. `progress` receives the number of steps done.
 pub fn check(
     pruned: &Path,
     original: &Path,

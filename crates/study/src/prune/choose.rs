@@ -10,13 +10,13 @@ use std::str::FromStr;
 /// How much may go. Every limit that is given holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
-    /// So many blocks, or sub-layers if those are cut.
+    /// This many blocks, or sub-layers if those are cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<usize>,
     /// This share of them, in per cent, rounded down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
-    /// As long as perplexity rises by no more than so many per cent.
+    /// As long as perplexity rises by no more than this percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_perplexity_rise: Option<f64>,
     /// As long as KL(whole || cut) is no more than this, in nats.
@@ -130,7 +130,7 @@ impl FromStr for Score {
 pub enum Method {
     /// The lowest scores of the whole model.
     OneShot,
-    /// One after another, everything that is left being measured again without those that are gone.
+    /// One after another; after each, everything that is left is measured again without the parts that are gone.
     Greedy,
 }
 
@@ -179,7 +179,7 @@ impl Options {
                 "greedy choice measures what is left after each cut; choose --score loss or kl, or --method one-shot",
             ));
         }
-        // Refused before any measuring.
+        // Refused before anything is measured.
         self.budget.count(1, 1).map(drop)
     }
 
@@ -234,7 +234,7 @@ struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// The lowest scores first; of equals the deeper one, which is the likelier to be redundant.
+    /// The lowest scores first; among equal scores the deeper part, which is likelier to be redundant.
     fn one_shot(&self, measure: Measure) -> Result<Vec<Part>, PruneError> {
         let rank = |score: &PartScore| self.options.score.of(score).unwrap_or(f64::INFINITY);
         let mut order = self.candidates.clone();
@@ -246,7 +246,7 @@ impl Chooser<'_> {
         self.longest(measure, |length, _| Ok(order[..length].to_vec()))
     }
 
-    /// The longest choice within the budget, lengths being tried from one on.
+    /// The longest choice within the budget; lengths are tried from one on.
     fn longest(
         &self,
         measure: Measure,
@@ -338,7 +338,7 @@ impl Chooser<'_> {
             let measured = costs.cuts.iter().enumerate();
             let measured = measured.filter_map(|(i, cost)| Some((i, cost.as_ref().ok()?)));
             let value = |cost: &Cost| self.options.score.of_cost(cost);
-            // Of equals the deeper one.
+            // Among equal values, the deeper part.
             let best = measured.rev().min_by(|(_, a), (_, b)| value(a).total_cmp(&value(b)));
             let Some((best, cost)) = best else { break };
             if !self.options.budget.allows(&costs.whole, cost) {

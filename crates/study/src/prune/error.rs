@@ -24,7 +24,7 @@ pub enum PruneError {
     /// The score cannot be used like this.
     #[error("{0}")]
     Method(&'static str),
-    /// There are not so many.
+    /// There are not that many.
     #[error(
         "{wanted} parts should go, but only {candidates} may: {protected} of {blocks} blocks are protected, and {refused} parts cannot be left out; protect fewer with --protect, or cut less"
     )]
@@ -93,7 +93,7 @@ pub enum PruneError {
 }
 
 impl PruneError {
-    /// Whether what was asked for makes no sense, rather than having gone wrong on the way.
+    /// Whether the request makes no sense, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::NoBudget

@@ -10,7 +10,7 @@ use hadal_report::figure::{Axis, Figure, Line, Marks};
 use hadal_report::page;
 use std::path::Path;
 
-/// What a plan looks like: what every part is worth, and what each further cut costs.
+/// The figures of a plan: what every part is worth, and what each further cut costs.
 pub fn figures(plan: &Plan) -> Vec<Figure> {
     let figure = |name: &str, title: &str, caption: &str, x, y, series| Figure {
         name: name.into(),

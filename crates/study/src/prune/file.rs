@@ -64,7 +64,7 @@ impl Source {
         Ok(Self { path, kind, files })
     }
 
-    /// Refuses a model whose files are not those of another look at it.
+    /// Refuses a model whose files have changed since the other look at it.
     pub(super) fn same_as(&self, other: &Self, since: &'static str) -> Result<(), PruneError> {
         let differs = |file: &&FileHash| !other.files.contains(file);
         let changed = self
@@ -124,7 +124,7 @@ pub(super) fn weight_files(directory: &Path) -> Result<Vec<String>, PruneError> 
     let mut names: Vec<String> = map.values().filter_map(|v| v.as_str().map(Into::into)).collect();
     names.sort();
     names.dedup();
-    // Whoever wrote the index does not decide where in the file system we read.
+    // The author of the index does not decide where in the file system we read.
     let strange =
         |name: &&String| Path::new(name).file_name().is_none_or(|file| file != name.as_str());
     if let Some(name) = names.iter().find(strange) {

@@ -1,4 +1,4 @@
-//! Cutting a GGUF file: tensors keep their bytes, blocks get new numbers, and so does everything said about them.
+//! Cutting a GGUF file: tensors keep their bytes, blocks get new numbers, and so does all metadata about them.
 
 use super::error::{PruneError, unfit};
 use super::map::Renumbering;
@@ -33,9 +33,9 @@ const UNIFORM: [&str; 20] = [
 ];
 /// Lists of an architecture that do not run over blocks.
 const NOT_PER_BLOCK: [&str; 2] = ["rope.dimension_sections", "classifier.output_labels"];
-/// Numbers that mean "the first so many blocks".
+/// Numbers that mean "the first n blocks".
 const COUNTS_OF_FIRST: [&str; 1] = ["leading_dense_block_count"];
-/// Blocks that use what others computed, or that stand behind the last one.
+/// Blocks that use what others computed, or that come after the last one.
 const SHARING: [&str; 2] = ["nextn_predict_layers", "attention.shared_kv_layers"];
 
 /// How many blocks a file has.
@@ -97,7 +97,7 @@ fn blocks_by_name(file: &Gguf) -> BTreeSet<usize> {
     file.tensors().filter_map(|tensor| Some(split(tensor.info().name())?.0)).collect()
 }
 
-/// Refuses what cannot be cut, or not without shifting something else.
+/// Refuses files that cannot be cut, or not without shifting something else.
 fn check(file: &Gguf, architecture: &str, map: &Renumbering) -> Result<(), String> {
     let metadata = file.metadata();
     let number = |key: &str| metadata.find::<u64>(key).ok().flatten();
@@ -136,7 +136,7 @@ fn check(file: &Gguf, architecture: &str, map: &Renumbering) -> Result<(), Strin
     Ok(())
 }
 
-/// Corrects everything that is said about blocks.
+/// Corrects all metadata about blocks.
 fn cut_metadata(metadata: &mut Metadata, architecture: &str, map: &Renumbering) {
     let prefix = format!("{architecture}.");
     for (key, value) in metadata.iter_mut() {
@@ -167,7 +167,7 @@ fn new_name(name: &str, map: &Renumbering) -> Option<String> {
     }
 }
 
-/// The half of a block that a tensor returns through, if it does.
+/// The half of a block whose output projection this tensor is, if it is one.
 fn returns_through(name: &str) -> Option<Part> {
     let (block, rest) = split(name)?;
     match rest.split('.').next()? {

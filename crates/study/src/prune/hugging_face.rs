@@ -1,4 +1,4 @@
-//! Cutting a Hugging Face directory: names of tensors, and every field of `config.json` that speaks of layers.
+//! Cutting a Hugging Face directory: names of tensors, and every field of `config.json` that is about layers.
 
 use super::error::{PruneError, unfit};
 use super::file::{CONFIG, INDEX, WEIGHTS, read_json, weight_files, write_json};
@@ -11,11 +11,11 @@ use std::path::Path;
 
 const BLOCKS: &str = "num_hidden_layers";
 
-/// Numbers that mean "the first so many blocks".
+/// Numbers that mean "the first n blocks".
 const COUNTS_OF_FIRST: [&str; 2] = ["max_window_layers", "first_k_dense_replace"];
 /// Lists of block numbers.
 const LISTS_OF_BLOCKS: [&str; 2] = ["mlp_only_layers", "cross_attention_layers"];
-/// Patterns that repeat every so many blocks. Without a block the rest would fall out of step.
+/// Patterns that repeat every n blocks. Without a block the rest would fall out of step.
 const PERIODS: [&str; 9] = [
     "sliding_window_pattern",
     "full_attention_interval",
@@ -69,7 +69,7 @@ pub(super) fn cut(directory: &Path, map: &Renumbering, out: &Path) -> Result<(),
     Ok(())
 }
 
-/// What stands before the block's number, the number, and what stands behind it.
+/// The part of the name before the block's number, the number, and the part after it.
 fn split(name: &str) -> Option<(&str, usize, &str)> {
     const LAYERS: &str = "layers.";
     let prefix = if name.starts_with("model.layers.") { "model.layers." } else { LAYERS };
@@ -77,7 +77,7 @@ fn split(name: &str) -> Option<(&str, usize, &str)> {
     Some((prefix, number.parse().ok()?, rest))
 }
 
-/// The half of a block that a tensor returns through, if it does: without it the half returns nothing.
+/// The half of a block whose output projection this tensor is, if it is one: without it the half returns nothing.
 fn output_of(block: usize, rest: &str) -> Option<Part> {
     let (place, _) = rest.rsplit_once('.')?;
     match place {
@@ -125,7 +125,7 @@ fn check_names(names: &[String], map: &Renumbering) -> Result<(), String> {
     Ok(())
 }
 
-/// Corrects every field that speaks of layers, or says why one cannot be.
+/// Corrects every field that is about layers, or says why one cannot be corrected.
 fn cut_config(config: &mut Value, map: &Renumbering) -> Result<(), String> {
     let fields = config.as_object_mut().ok_or("it is not an object")?;
     if fields.contains_key("text_config") {
@@ -249,7 +249,7 @@ mod tests {
                 .contains("no block can be cut")
         );
         assert!(refused(json!({"text_config": {}}), &[1]).unwrap().contains("several models"));
-        // Nothing moves, or the pattern is spelled out for each block, or it is none.
+        // Nothing moves, or the pattern is spelled out for each block, or there is none.
         assert_eq!(refused(json!({"sliding_window_pattern": 2}), &[]), None);
         let spelled = json!({"sliding_window_pattern": 2, "layer_types": ["a", "b", "a", "b"]});
         assert_eq!(refused(spelled, &[1]), None);

@@ -4,7 +4,7 @@ use super::error::PruneError;
 use super::plan::kept;
 use hadal_model::Part;
 
-/// Which blocks stay, under which number, and which sub-layers of theirs fall silent.
+/// Which blocks stay, their new numbers, and which of their sub-layers fall silent.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Renumbering {
     blocks: usize,
@@ -13,7 +13,7 @@ pub(super) struct Renumbering {
 }
 
 impl Renumbering {
-    /// Refuses parts that are not there, and to leave nothing.
+    /// Refuses parts that do not exist, and cuts that leave nothing.
     pub(super) fn new(blocks: usize, remove: &[Part]) -> Result<Self, PruneError> {
         if let Some(&part) = remove.iter().find(|part| part.block() >= blocks) {
             return Err(PruneError::NoSuchPart { part, blocks });

@@ -25,7 +25,7 @@ pub struct Cost {
 pub(super) struct Costs {
     /// The whole model.
     pub(super) whole: Cost,
-    /// Each cut, or why the policy cannot do without it.
+    /// Each cut, or why the policy cannot do without its parts.
     pub(super) cuts: Vec<Result<Cost, String>>,
 }
 
@@ -55,8 +55,8 @@ impl Sums {
     }
 }
 
-/// Measures cuts on batches: the data is read once, the whole model is run once on each piece of it, and so is what
-/// all cuts have in common. A cut then runs from the first of its own parts on. `told` is called after each pass.
+/// Measures cuts on batches: the data is read once, and the whole model and what all cuts have in common run once on
+/// each piece of it. A cut then runs from the first of its own parts on. `told` is called after each pass.
 pub(super) fn measure(
     decoder: &Decoder,
     mode: &StepMode,
@@ -81,7 +81,7 @@ pub(super) fn measure(
             let mut shared = Recording::default();
             match recorded(decoder, mode, &piece, &common, &mut shared) {
                 Ok(_) => recording = shared,
-                // The cuts will say so themselves.
+                // Measuring the cuts will report this.
                 Err(PassError::NotAbsent { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -153,7 +153,7 @@ fn values(decoder: &Decoder, batch: &Batch, pass: Pass) -> Result<Vec<f32>, Pass
     Ok(read_back(decoder.logits(&batch.input, pass)?)?)
 }
 
-/// A batch in pieces whose logits fit, of the whole model and of one cut.
+/// A batch in pieces whose logits fit in memory, for the whole model and for one cut.
 fn pieces(batch: &Batch, vocabulary: usize) -> Vec<Batch> {
     batch.pieces(2 * MOST_LOGITS / vocabulary)
 }

@@ -1,8 +1,8 @@
 //! Cutting blocks and sub-layers out of models: what each is worth, which could go, the cut itself, and whether the
 //! result is what was promised.
 //!
-//! Everything is measured by leaving parts out of the one pass that there is, so that a plan needs no second model.
-//! See `docs/prune.md` for the scores and their limits.
+//! Everything is measured by leaving parts out of the one forward pass, so a plan needs no second model. See
+//! `docs/prune.md` for the scores and their limits.
 
 mod apply;
 mod check;

@@ -1,5 +1,5 @@
-//! Cutting a directory of ours. The cut model is built and compared with the whole one that leaves the parts out
-//! before anything is written, so that a policy in which depth means more than order cannot be cut by mistake.
+//! Cutting one of our directories. The cut model is built and compared with the whole one from which the parts are
+//! absent before anything is written, so that a policy in which depth means more than order cannot be cut by mistake.
 
 use super::error::PruneError;
 use super::map::Renumbering;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Difference of logits, relative to the largest, that rounding can explain.
 const ROUNDING: f32 = 1e-4;
-/// Tokens that the two are compared on.
+/// Tokens on which the two are compared.
 const ROWS: usize = 2;
 const LENGTH: usize = 32;
 
@@ -146,7 +146,7 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
         // What is not a number must not pass for equal.
         if x == y { most } else { most.max((x - y).abs().max(f32::MIN_POSITIVE)) }
     });
-    // Nothing that was compared proves nothing.
+    // An empty comparison proves nothing.
     let broken =
         a.is_empty() || a.len() != b.len() || a.iter().chain(b).any(|value| !value.is_finite());
     if broken { f32::INFINITY } else { apart / largest }

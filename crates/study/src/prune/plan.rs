@@ -1,4 +1,4 @@
-//! A plan: what should go, why, and what that was measured to cost. Nothing is written but the plan.
+//! A plan: what should go, why, and its measured cost. Nothing is written but the plan.
 
 use super::choose::{Options, choose};
 use super::error::PruneError;
@@ -76,7 +76,7 @@ pub struct Memory {
     pub parameters_after: u64,
     /// Bytes of keys and values for each token, before.
     pub kv_bytes_before: u64,
-    /// And after.
+    /// The same after the cut.
     pub kv_bytes_after: u64,
 }
 
@@ -100,7 +100,7 @@ impl Memory {
     }
 }
 
-/// Whether a parameter goes with a part. What a policy has for each sub-layer goes too.
+/// Whether a parameter goes with a part. The policy's parameters for a sub-layer go, too.
 fn belongs(name: &str, part: Part) -> bool {
     let words: Vec<&str> = name.split('.').collect();
     let number = words.get(1).and_then(|word| word.parse::<usize>().ok());
@@ -115,8 +115,8 @@ fn belongs(name: &str, part: Part) -> bool {
     }
 }
 
-/// Measures a model and chooses what goes. `progress` is told how many passes are done, and of how many; the number
-/// grows where a choice is made step by step.
+/// Measures a model and chooses what goes. `progress` receives the number of passes done and their total; the total
+/// grows if the choice is made step by step.
 pub fn plan(
     path: &Path,
     data: Option<&Path>,

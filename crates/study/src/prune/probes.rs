@@ -1,5 +1,5 @@
 //! Can it still count and copy? Choosing among given answers survives cuts that free generation does not, so both are
-//! asked.
+//! tested.
 
 use super::error::PruneError;
 use hadal_model::{
@@ -41,7 +41,7 @@ const fn copy(prompt: &'static str, answer: &'static str, wrong: [&'static str; 
     Question { kind: "copy", prompt, answer, wrong }
 }
 
-/// What is continued to be looked at.
+/// Prompts whose continuations are shown.
 const PROMPTS: [&str; 3] =
     ["Once upon a time", "The most important thing about", "She opened the door and"];
 /// Length of a continuation.
@@ -54,9 +54,9 @@ pub struct ProbeResult {
     pub kind: String,
     /// How many there are.
     pub questions: usize,
-    /// Of these, how often the answer is likelier than all wrong ones: original, cut.
+    /// How often the answer is likelier than all wrong ones: original, cut.
     pub likelier: [usize; 2],
-    /// How often it is what the model writes: original, cut.
+    /// How often the model writes the answer: original, cut.
     pub written: [usize; 2],
 }
 
@@ -65,13 +65,13 @@ pub struct ProbeResult {
 pub struct SampleText {
     /// How it begins.
     pub prompt: String,
-    /// How the original goes on.
+    /// How the original continues.
     pub original: String,
-    /// How the cut model does.
+    /// How the cut model continues.
     pub cut: String,
 }
 
-/// A model, and the mode that it is asked in.
+/// A model, and the mode in which it is asked.
 pub(super) type Asked<'a> = (&'a Decoder, &'a StepMode);
 
 /// Asks both models everything.
@@ -146,7 +146,7 @@ fn continued(
     let mut session = Session::new(model.0, Variant::in_mode(model.1))?;
     let carry_on = |_| ControlFlow::Continue(());
     let generated = generate(&mut session, &ids, &limits, &mut sampler, carry_on)?;
-    // Whether a word begins with a space depends on what stands before it.
+    // Whether a word begins with a space depends on what comes before it.
     let (whole, before) =
         (tokenizer.decode(&[ids.as_slice(), &generated.tokens].concat())?, tokenizer.decode(&ids)?);
     Ok(whole.strip_prefix(&before).map(str::to_owned).unwrap_or(whole))

@@ -53,7 +53,7 @@ impl Scores {
     }
 }
 
-/// How many passes [`score`] makes over each piece of data besides the shared one.
+/// The cuts for which [`score`] makes passes over each piece of data, besides the common one.
 pub(super) fn cuts(blocks: usize) -> Vec<Vec<Part>> {
     all_parts(blocks).into_iter().map(|part| vec![part]).collect()
 }

@@ -52,8 +52,8 @@ impl Shard {
         self.tensors().into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Writes a copy in which tensors have met their fate, and returns the new names with their lengths in bytes.
-    /// Nothing is written if nothing is left.
+    /// Writes a copy in which each tensor has met its fate, and returns the new names with their lengths in bytes.
+    /// Writes nothing if no tensor is left.
     pub(super) fn copy(
         &self,
         to: &Path,
@@ -95,7 +95,7 @@ impl Shard {
         tensors: &[(String, usize, usize, bool)],
     ) -> io::Result<()> {
         let mut text = serde_json::to_vec(header)?;
-        // The format wants tensors to begin at a multiple of eight.
+        // The format requires tensors to begin at a multiple of eight.
         text.resize(text.len().next_multiple_of(8), b' ');
         let mut out = BufWriter::with_capacity(1 << 20, File::create(to)?);
         out.write_all(&(text.len() as u64).to_le_bytes())?;

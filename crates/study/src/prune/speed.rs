@@ -1,4 +1,4 @@
-//! How much faster a cut is: both models in turn, so that whatever else the machine does disturbs them alike.
+//! How much faster a cut is: both models in turn, so that any other load on the machine disturbs them alike.
 
 use super::error::PruneError;
 use crate::timing::in_turn;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Rounds that count.
 const ROUNDS: usize = 5;
-/// Rounds that do not.
+/// Rounds that do not count.
 const WARM_UP: usize = 1;
 /// Tokens written in a round.
 const DECODED: usize = 8;

@@ -28,7 +28,7 @@ fn normal(name: &str, count: usize, std: f64) -> Vec<f32> {
     weights.param(name, [count], Init::Normal { std }).val().try_into_vec_as().unwrap()
 }
 
-/// A model whose matrices are as large as in a trained one and whose gains differ, but for what `change` makes of them.
+/// A model whose matrices are as large as in a trained one and whose gains differ, as modified by `change`.
 fn model(config: &ModelConfig, change: impl Fn(&str, &mut [f32])) -> Decoder {
     let mut stored = |name: &str, shape: &[usize]| {
         let count: usize = shape.iter().product();
@@ -45,7 +45,7 @@ fn model(config: &ModelConfig, change: impl Fn(&str, &mut [f32])) -> Decoder {
     Decoder::stored(config, &mut stored, &Device::flex()).unwrap()
 }
 
-/// What a block's sub-layers return through.
+/// Whether the parameter is the output projection of one of a block's sub-layers.
 fn is_output_of(block: usize, name: &str) -> bool {
     ["attn.o", "mlp.down"].iter().any(|part| name == format!("layers.{block}.{part}.weight"))
 }

@@ -1,8 +1,8 @@
-//! How far each part turns what flows past it, seen in the shared pass.
+//! How far each part turns the stream, seen in the common pass.
 //!
 //! Block Influence (ShortGPT, arXiv 2403.03853) is `1 - mean cos(x_l, x_(l+1))` over all tokens; angular distance
-//! (Gromov et al., arXiv 2403.17887) is `mean arccos(..) / pi` over the last token of each sequence. What is compared
-//! is what sub-layers read before any norm, at the end what the head reads before the final norm.
+//! (Gromov et al., arXiv 2403.17887) is `mean arccos(..) / pi` over the last token of each sequence. Both compare what
+//! sub-layers read before any norm, and at the end what the head reads before the final norm.
 
 use crate::diagnose::{Diagnostic, Mean, Values, angle, last_tokens};
 use hadal_data::Batch;
@@ -25,7 +25,7 @@ struct Turn {
 #[derive(Default)]
 pub(super) struct Turns {
     last: Vec<usize>,
-    /// What the sub-layer before read.
+    /// What the previous sub-layer read.
     before: Option<(Site, Values)>,
     /// What the attention of the current block read.
     opened: Option<(usize, Values)>,

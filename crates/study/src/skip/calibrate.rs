@@ -1,9 +1,9 @@
 //! Thresholds for a share of FLOPs.
 //!
-//! A threshold is a quantile of gates. But who skips early changes what later gates see, so quantiles are taken of
-//! the gates under the thresholds of the round before, until the share that is really skipped is the one that was
-//! asked for, to the weight of a single token at a single sub-layer. With a threshold for each sub-layer that ends: its
-//! gates depend on earlier thresholds alone.
+//! A threshold is a quantile of gates. But a token that skips early changes what later gates see, so quantiles are
+//! taken of the gates under the thresholds of the previous round, until the share that is really skipped is the
+//! requested one, to the weight of a single token at a single sub-layer. With a threshold for each sub-layer this ends:
+//! its gates depend on earlier thresholds alone.
 
 use super::data::batches;
 use super::error::SkipError;
@@ -22,24 +22,24 @@ use hadal_train::SkipPer;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Times that the data is read at most; each brings the share about ten times nearer.
+/// The most times that the data is read; each brings the share about ten times nearer.
 const MOST_ROUNDS: usize = 12;
 
-/// What thresholds are to do.
+/// What thresholds should achieve.
 #[derive(Clone, Copy, Debug)]
 pub struct Aim {
-    /// Share of the FLOPs that can be skipped.
+    /// Share of the skippable FLOPs.
     pub rate: f64,
-    /// Which sub-layers share a threshold.
+    /// Which sub-layers have a threshold in common.
     pub scope: SkipPer,
-    /// What share of the threshold is taken off the gates of those who run.
+    /// The share of the threshold that is taken off the gates of running tokens.
     pub shrink: f64,
     /// What becomes of the keys of tokens that skip.
     pub keys: SkippedKeys,
 }
 
 impl Aim {
-    /// With what the model has where nothing else is asked for.
+    /// Takes the model's own values for options that are not given.
     pub(super) fn of(rate: f64, options: &Options, decoder: &Decoder) -> Self {
         let own = decoder.config().residual.skipping();
         let shrink = own.as_ref().map_or(0.0, |own| own.shrink);
@@ -58,7 +58,7 @@ impl Aim {
         Ok(decoder.clone().set_skipping(Some(self.skipping(&vec![0.0; groups.len()])))?)
     }
 
-    /// Passes over so many batches at most.
+    /// The most passes over this many batches.
     pub(super) fn most_passes(batches: usize) -> usize {
         MOST_ROUNDS * batches
     }
@@ -69,8 +69,8 @@ impl Aim {
     }
 }
 
-/// Sets thresholds that come nearest to the aim on these batches, and says how often they were read. The model
-/// must not be on a device with autodiff.
+/// Sets thresholds that come nearest to the aim on these batches, and returns how often they were read. The model must
+/// not be on a device with autodiff.
 pub fn calibrated(
     decoder: &mut Decoder,
     mode: &StepMode,
@@ -86,7 +86,7 @@ pub fn calibrated(
     let savings: Vec<Saving> =
         (0..count).map(|site| Saving::of(decoder.config(), Site::new(site))).collect();
     let mut nearest = (f64::INFINITY, values.clone());
-    // Thresholds that are known to skip too little and too much, if there is but one.
+    // Thresholds known to skip too little and too much, if there is only one.
     let (mut low, mut high) = (0.0, f64::INFINITY);
     let mut rounds = 0;
     while rounds < MOST_ROUNDS {
@@ -131,7 +131,7 @@ pub fn calibrated(
     Ok(rounds)
 }
 
-/// The gates of all tokens under the model's thresholds, and who ran.
+/// The gates of all tokens under the model's thresholds, and which tokens ran.
 fn look(
     decoder: &Decoder,
     mode: &StepMode,
@@ -154,10 +154,10 @@ fn look(
 /// A model with thresholds.
 #[derive(Debug)]
 pub struct Calibrated {
-    /// What it came to.
+    /// The result.
     pub report: CalibrationReport,
     decoder: Decoder,
-    /// Where the model is, if it is a finished one.
+    /// Where the model is, if it is finished.
     place: Option<PathBuf>,
     subject: PathBuf,
     tokenizer: Option<PathBuf>,
@@ -184,7 +184,7 @@ impl Calibrated {
     }
 }
 
-/// Refuses a directory that holds something already.
+/// Refuses a directory that is not empty.
 pub fn check_free(out: &Path) -> Result<(), SkipError> {
     let occupied = fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
     if occupied || out.is_file() {
@@ -193,7 +193,7 @@ pub fn check_free(out: &Path) -> Result<(), SkipError> {
     Ok(())
 }
 
-/// Finds thresholds with which so much is skipped of the data.
+/// Finds thresholds with which this share of the data's FLOPs is skipped.
 pub fn calibrate(
     subject: &Subject,
     samples: &Samples,

@@ -7,7 +7,7 @@ use hadal_data::Batch;
 /// Gates that are kept at a time by default.
 const MOST_GATES: usize = 1 << 24;
 
-/// The first batches, as many as were asked for, or as there are gates in memory for.
+/// The first batches: as many as requested, or as many as there is memory for their gates.
 pub(super) fn batches(
     samples: &Samples,
     wanted: Option<usize>,

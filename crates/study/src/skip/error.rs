@@ -9,12 +9,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the message says what a field is")]
 pub enum SkipError {
-    /// A rate is no share.
+    /// A rate is not a share.
     #[error(
         "the rate is {rate}, but it is the share of FLOPs that is skipped: at least 0, and less than 1"
     )]
     Rate { rate: f64 },
-    /// There is not so much to skip.
+    /// There is not that much to skip.
     #[error(
         "the rate is {rate}, but at most {most:.3} of these FLOPs can be skipped: the first sub-layers fill streams \
          and run for every token; ask for less"
@@ -36,7 +36,7 @@ pub enum SkipError {
         "the loss is {loss}: the model's numbers overflow, and no threshold of it would mean anything"
     )]
     NotFinite { loss: f64 },
-    /// A model is to be written over something else.
+    /// A model would be written over something else.
     #[error("{} is not empty; name another directory with --out, or --write to change a model in place", path.display())]
     Occupied { path: PathBuf },
     /// There is no finished model to change.
@@ -60,7 +60,7 @@ pub enum SkipError {
 }
 
 impl SkipError {
-    /// Whether what was asked for makes no sense, rather than having gone wrong on the way.
+    /// Whether the request makes no sense, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Diagnose(error) => error.is_usage(),

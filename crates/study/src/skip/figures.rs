@@ -8,7 +8,7 @@ use hadal_report::figure::{Axis, Figure, Line, Marks};
 use hadal_report::page;
 use std::path::Path;
 
-/// What a sweep looks like: loss and accuracy against FLOPs, speed against what was promised, and who skips.
+/// The figures of a sweep: loss and accuracy against FLOPs, speed against what was promised, and which tokens skip.
 pub fn figures(sweep: &Sweep) -> Vec<Figure> {
     let points = &sweep.points;
     let flops = |point: &Point| point.flops_per_token / 1e6;
@@ -77,7 +77,7 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
 
 /// Writes the figures as JSON, CSV, SVG and PNG, all of them as one page, and the numbers as `about/sweep.json`.
 pub fn write(directory: &Path, sweep: &Sweep, figures: &[Figure]) -> Result<(), SkipError> {
-    // Apart from the figures: whoever reads those takes every JSON file for one.
+    // Apart from the figures: readers of a figure directory take every JSON file for one.
     let about = directory.join("about");
     create_directory(&about)?;
     write_figures(directory, figures)?;

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use hadal_kernels::{ReadBackError, read_back};
 use hadal_residual::{Place, Probe, Signal};
 
-/// Gates by sub-layer and token, of those who skip as well.
+/// Gates by sub-layer and token, also of tokens that skip.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gates {
     /// Empty where a sub-layer has no gate; else one for each token, sequence after sequence.

@@ -1,7 +1,7 @@
 //! Skipping after training: thresholds for a share of FLOPs, and what a share costs and saves.
 //!
-//! [`calibrate()`] finds the gates below which tokens skip, so that a given share of the FLOPs that can be skipped
-//! is; [`sweep()`] does it for several shares and measures each on other data. See `docs/skipping.md`.
+//! [`calibrate()`] finds the gates below which tokens skip, so that a given share of the skippable FLOPs is saved;
+//! [`sweep()`] does this for several shares and measures each on other data. See `docs/skipping.md`.
 
 mod calibrate;
 mod data;
@@ -28,12 +28,12 @@ pub use sweep::{Point, Sweep, sweep};
 use hadal_residual::SkippedKeys;
 use hadal_train::SkipPer;
 
-/// What to aim at; what is left out stays as the model has it.
+/// What to aim at; options that are not given stay as the model has them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
-    /// Which sub-layers share a threshold.
+    /// Which sub-layers have a threshold in common.
     pub scope: SkipPer,
-    /// What share of the threshold is taken off the gates of those who run.
+    /// The share of the threshold that is taken off the gates of running tokens.
     pub shrink: Option<f64>,
     /// What becomes of the keys of tokens that skip.
     pub keys: Option<SkippedKeys>,
@@ -41,7 +41,7 @@ pub struct Options {
     pub batches: Option<usize>,
 }
 
-/// Hears how far it is: passes done, passes at most, and what is going on.
+/// Receives progress: passes done, passes at most, and what is going on.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 
 /// A rate that makes sense.

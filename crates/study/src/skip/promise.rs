@@ -1,8 +1,8 @@
-//! How much of what a formula promises a clock sees.
+//! How much of the saving that a formula promises shows on the clock.
 
 use serde::Serialize;
 
-/// FLOPs and time of a model that skips, by those of the same model when nobody does.
+/// FLOPs and time of a model that skips, relative to the same model when no token skips.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Promise {
     /// FLOPs by the formula.

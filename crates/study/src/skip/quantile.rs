@@ -11,12 +11,12 @@ pub(crate) struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// FLOPs of a sub-layer that can be skipped, if it has gates.
+    /// Skippable FLOPs of a sub-layer, if it has gates.
     pub(crate) fn of_site(&self, site: usize) -> f64 {
         self.flops(site, self.gates.sites[site].len())
     }
 
-    /// The same for so many tokens, gates or not.
+    /// The same for this many tokens, whether or not there are gates.
     pub(crate) fn flops(&self, site: usize, tokens: usize) -> f64 {
         let Saving { token, key, own_key } = self.savings[site];
         let time = self.gates.time as f64;
@@ -30,9 +30,9 @@ impl Weights<'_> {
         self.savings.iter().map(pair).fold(0.0, f64::max)
     }
 
-    /// One threshold for each group of sub-layers, below which lies this share of their FLOPs, as if skipping
-    /// changed no gate. What a group cannot meet, because a threshold does not separate equal gates, is left to
-    /// the next.
+    /// One threshold for each group of sub-layers, below which lies this share of their FLOPs, as if skipping changed
+    /// no gate. A group may miss its share, because a threshold cannot separate equal gates; the next group makes up
+    /// for it.
     pub(crate) fn quantiles(&self, groups: &[Vec<usize>], share: f64) -> Vec<f64> {
         let mut due = 0.0;
         let each = groups.iter().map(|sites| {
@@ -44,7 +44,7 @@ impl Weights<'_> {
         each.collect()
     }
 
-    /// The threshold that comes nearest to so many saved FLOPs, and those that it saves.
+    /// The threshold that comes nearest to this many saved FLOPs, and the FLOPs that it saves.
     fn quantile(&self, sites: &[usize], aim: f64) -> (f64, f64) {
         let tokens = self.gates.sites.iter().map(Vec::len).max().unwrap_or_default();
         // Magnitudes have the order of their bits.
@@ -77,7 +77,7 @@ impl Weights<'_> {
         (reached, saved)
     }
 
-    /// Tokens of each sequence that have keys at each sub-layer, if those who skip have none.
+    /// Tokens of each sequence that have keys at each sub-layer, if tokens that skip have none.
     fn everyone(&self, sites: &[usize], tokens: usize) -> Vec<u64> {
         if sites.iter().all(|&site| self.savings[site].own_key == 0) {
             return Vec::new();
@@ -90,7 +90,7 @@ impl Weights<'_> {
         if own_key == 0 {
             return (token + key * (place % self.gates.time + 1) as u64) as f64;
         }
-        // Whoever skips neither asks nor is seen: of n(n + 1)/2 pairs of a sequence n go.
+        // A token that skips neither asks nor is seen: of the n(n + 1)/2 pairs of a sequence, n go.
         let left = &mut running[place / self.gates.time];
         let saved = token + own_key + key * *left;
         *left -= 1;

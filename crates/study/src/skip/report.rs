@@ -1,4 +1,4 @@
-//! What a calibration came to.
+//! The result of a calibration.
 
 use super::Quality;
 use hadal_model::{ModelConfig, Tally};
@@ -9,15 +9,15 @@ use serde::Serialize;
 /// Shares that were skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shares {
-    /// Of the FLOPs that can be skipped: the skip rate.
+    /// Share of the skippable FLOPs: the skip rate.
     pub skippable_flops: f64,
-    /// Of all FLOPs, the head's too.
+    /// Share of all FLOPs, including the head's.
     pub all_flops: f64,
-    /// Of all sub-layer runs.
+    /// Share of all sub-layer runs.
     pub runs: f64,
-    /// Of the runs of attention.
+    /// Share of the runs of attention.
     pub attention_runs: f64,
-    /// Of the runs of MLPs.
+    /// Share of the runs of MLPs.
     pub mlp_runs: f64,
 }
 
@@ -55,34 +55,34 @@ pub struct SiteReport {
     pub skipped: f64,
 }
 
-/// What a calibration came to.
+/// The result of a calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CalibrationReport {
     /// Which model.
     pub name: String,
     /// Its residual policy, with the thresholds.
     pub residual: String,
-    /// What was asked for.
+    /// The requested rate.
     pub rate: f64,
-    /// Which sub-layers share a threshold.
+    /// Which sub-layers have a threshold in common.
     pub scope: SkipPer,
     /// What was found.
     pub skip_threshold: Thresholds,
-    /// Share of the threshold that is taken off the gates of those who run.
+    /// Share of the threshold that is taken off the gates of running tokens.
     pub skip_shrink: f64,
-    /// What becomes of the keys of those who skip.
+    /// What becomes of the keys of tokens that skip.
     pub skip_kv: SkippedKeys,
     /// Sequences of the calibration.
     pub sequences: u64,
     /// Their tokens.
     pub tokens: u64,
-    /// Times that all of them were read to get there.
+    /// How often all of them were read to get there.
     pub rounds: usize,
-    /// What is skipped of them.
+    /// What tokens skip of them.
     pub skipped: Shares,
     /// The model as it was, on the same data.
     pub before: Quality,
-    /// What was skipped of the data then.
+    /// What tokens skipped of the data then.
     pub before_skipped: Shares,
     /// The model with its thresholds.
     pub after: Quality,

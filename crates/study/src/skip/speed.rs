@@ -1,4 +1,4 @@
-//! Reading with and without skipping, in turn, so that whatever else the machine does disturbs both alike.
+//! Reading with and without skipping, in turn, so that any other load on the machine disturbs both alike.
 
 use super::promise::Promise;
 use crate::timing::in_turn;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Rounds that count: one pass of each model.
 const ROUNDS: usize = 8;
-/// Rounds that do not.
+/// Rounds that do not count.
 const WARM_UP: usize = 1;
 
 /// How fast both read.
@@ -30,7 +30,7 @@ struct Reader<'a> {
     tally: Tally,
 }
 
-/// Times passes through both models, from tokens to the logits behind each row.
+/// Times passes through both models, from tokens to the logits after each row.
 pub(super) fn speed(
     models: [&Decoder; 2],
     mode: &StepMode,

@@ -18,7 +18,7 @@ use serde::Serialize;
 /// One rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// What was asked for on the data of the calibration.
+    /// The requested rate on the calibration data.
     pub rate: f64,
     /// The gates below which tokens skip.
     pub skip_threshold: Thresholds,
@@ -27,11 +27,11 @@ pub struct Point {
     /// How good the model is there.
     #[serde(flatten)]
     pub quality: Quality,
-    /// Forward FLOPs of a token on average, the head's too.
+    /// Mean forward FLOPs of a token, including the head's.
     pub flops_per_token: f64,
     /// Tokens read per second.
     pub tokens_per_second: f64,
-    /// The same when nobody skips, measured in turn.
+    /// The same when no token skips, measured in turn.
     pub dense_tokens_per_second: f64,
     /// How far the time of reading follows its FLOPs.
     pub prefill: Promise,
@@ -44,17 +44,17 @@ pub struct Sweep {
     pub name: String,
     /// Its residual policy, as it was.
     pub residual: String,
-    /// Which sub-layers share a threshold.
+    /// Which sub-layers have a threshold in common.
     pub scope: SkipPer,
-    /// Share of the threshold that is taken off the gates of those who run.
+    /// Share of the threshold that is taken off the gates of running tokens.
     pub skip_shrink: f64,
-    /// What becomes of the keys of those who skip.
+    /// What becomes of the keys of tokens that skip.
     pub skip_kv: SkippedKeys,
     /// Tokens that thresholds were calibrated on.
     pub calibration_tokens: u64,
     /// Tokens that were measured.
     pub tokens: u64,
-    /// By rate, as they were asked for.
+    /// One for each requested rate, in that order.
     pub points: Vec<Point>,
 }
 

@@ -29,7 +29,8 @@ fn decoder(residual: &str) -> Decoder {
     Decoder::stored(&config(residual), &mut stored, &Device::flex().autodiff()).unwrap()
 }
 
-/// No token twice: gates of the first sub-layer know the token alone, and equal ones cannot be told apart.
+/// No token occurs twice: gates of the first sub-layer depend on the token alone, and a threshold cannot separate equal
+/// ones.
 fn ids(from: usize, count: usize) -> Vec<u32> {
     (from..from + count).map(|i| (37 * i % 499) as u32).collect()
 }
@@ -56,7 +57,7 @@ fn subject(residual: &str) -> Subject {
     }
 }
 
-/// What is skipped without anybody watching.
+/// What is skipped when no probe watches.
 fn tally(decoder: &Decoder, batches: &[Batch]) -> Tally {
     let mut tally = Tally::default();
     for batch in batches {
@@ -104,7 +105,7 @@ fn a_share_is_met_to_the_weight_of_one_token_at_one_sub_layer() {
     }
 }
 
-/// The same with a threshold that nobody reaches. Keys that nobody asks for are no part of what is skipped.
+/// The same with a threshold that no gate reaches. Keys that no token asks for are not part of what is skipped.
 fn everybody_skips(decoder: &Decoder, batches: &[Batch]) -> Tally {
     let mut decoder = decoder.clone();
     let own = decoder.config().residual.skipping().unwrap();
@@ -126,7 +127,7 @@ fn thresholds_of_layers_let_every_layer_skip_alike() {
     let aim = Aim { rate, scope: SkipPer::Layer, shrink: 0.0, keys: SkippedKeys::Keep };
     calibrated(&mut decoder, &StepMode::default(), &batches, &aim, &mut |_| {}).unwrap();
     let found = tally(&decoder, &batches);
-    // Late tokens weigh more at attention, so shares of tokens are only about alike there.
+    // Late tokens weigh more at attention, so shares of tokens agree only roughly there.
     for site in 0..6 {
         let (skipped, slack) = (found.skipped_at(Site::new(site)), [0.06, 0.02][site % 2]);
         assert!((skipped - rate).abs() < slack, "sub-layer {site}: {skipped}");
@@ -238,7 +239,7 @@ fn a_sweep_starts_where_nobody_skips() {
             .unwrap();
     assert_eq!(dense.quality, quality);
     for (point, rate) in found.points.iter().zip(rates) {
-        // Other tokens than those of the calibration skip about as much.
+        // Tokens outside the calibration data skip about as much.
         assert!((point.skipped.skippable_flops - rate).abs() < 0.2, "{point:?}");
         assert!(point.tokens_per_second > 0.0 && point.dense_tokens_per_second > 0.0);
     }

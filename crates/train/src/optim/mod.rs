@@ -80,7 +80,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// For the parameters of a model.
+    /// The optimiser for the parameters of a model.
     pub fn new(config: &OptimizerConfig, decoder: &Decoder) -> Self {
         let residual = &decoder.config().residual;
         let slots = decoder

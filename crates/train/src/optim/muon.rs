@@ -72,7 +72,7 @@ const POLAR_EXPRESS: [[f64; 3]; 7] = [
     [1.891301407787398, -1.2679958271945868, 0.37680408948524835],
     [1.8750014808534479, -1.2500016453999487, 0.3750001645474248],
 ];
-/// What the sequence ends in, for ever: it has converged and needs no safety.
+/// The polynomial that the sequence ends in: it has converged and needs no safety.
 const LAST: [f64; 3] = [1.875, -1.25, 0.375];
 const JORDAN: [f64; 3] = [3.4445, -4.7750, 2.0315];
 /// Polar Express divides by a little more than the norm, so that rounding cannot push a singular
@@ -199,7 +199,7 @@ mod tests {
         Tensor::from_data(TensorData::new(elements, [rows, columns]), &Device::flex())
     }
 
-    /// The polynomials applied to one singular value, without the division in front.
+    /// The polynomials applied to one singular value, without the initial division.
     fn scalar(coefficients: Coefficients, steps: usize, start: f64) -> f64 {
         coefficients
             .sequence(steps)

@@ -1,4 +1,4 @@
-//! `[skip]`: how many of the FLOPs that can be skipped a model learns to do without.
+//! `[skip]`: how many of the skippable FLOPs a model learns to do without.
 
 use crate::config::RunConfigError;
 use hadal_residual::{ResidualConfig, Site, SkippedKeys, Skipping, SubLayerKind, Thresholds};
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SkipConfig {
-    /// Share of the FLOPs that can be skipped, from the end of the ramp on.
+    /// Share of the skippable FLOPs, from the end of the ramp on.
     pub rate: f64,
-    /// What has a threshold of its own: which sub-layers share one.
+    /// Which sub-layers have a threshold in common.
     #[serde(default)]
     pub per: SkipPer,
-    /// What happens to the gates of those who run.
+    /// What happens to the gates of running tokens.
     #[serde(default)]
     pub gate: SkipGate,
-    /// Last share of the steps, over which a continuous gate becomes a hard one; 0 leaves it continuous, and the
-    /// finished model runs with it.
+    /// Last part of the run, as a share of its steps, over which a continuous gate becomes a hard one; 0 leaves it
+    /// continuous, and the finished model runs with it.
     #[serde(default)]
     pub harden: f64,
     /// What becomes of the keys of tokens that skip an attention.
@@ -29,30 +29,31 @@ pub struct SkipConfig {
     /// Memory of the measured rate, from step to step.
     #[serde(default = "nine_tenths")]
     pub ema: f64,
-    /// First share of the steps, over which the target rises from 0 to the rate.
+    /// First part of the run, as a share of its steps, over which the target rises from 0 to the rate.
     #[serde(default = "tenth")]
     pub ramp: f64,
-    /// First share of the steps, during which the first two and last two sub-layers never skip.
+    /// First part of the run, as a share of its steps, during which no token skips the first two and last two
+    /// sub-layers.
     #[serde(default = "tenth")]
     pub protect: f64,
-    /// Share of tokens that run a sub-layer which fewer would run.
+    /// Share of tokens that are made to run a sub-layer if fewer would run it.
     #[serde(default = "hundredth")]
     pub guard_share: f64,
-    /// Steps after which it is looked for such sub-layers.
+    /// Steps between two checks for such sub-layers.
     #[serde(default = "hundred")]
     pub guard_steps: u64,
 }
 
-/// What has a threshold of its own: which sub-layers share one.
+/// Which sub-layers have a threshold in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipPer {
-    /// The model, one for all: those skip most that turn the stream least.
+    /// All of them: sub-layers that turn the stream least are skipped most.
     #[default]
     Model,
-    /// Attention, and MLPs: those of a kind skip alike.
+    /// Those of a kind: attention has one threshold and MLPs another, and each kind meets the rate.
     Kind,
-    /// Each sub-layer: all skip alike.
+    /// None: each sub-layer has its own threshold and meets the rate.
     Layer,
 }
 
@@ -77,7 +78,7 @@ impl SkipPer {
     }
 }
 
-/// What happens to the gates of those who run.
+/// What happens to the gates of running tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipGate {
@@ -89,7 +90,7 @@ pub enum SkipGate {
 }
 
 impl SkipGate {
-    /// What share of the threshold is taken off.
+    /// The share of the threshold that is taken off.
     pub fn shrink(self) -> f64 {
         match self {
             Self::Continuous => 1.0,
@@ -116,12 +117,12 @@ fn hundred() -> u64 {
 
 /// Slow enough for long runs.
 const ETA: f64 = 0.01;
-/// A threshold must be able to come some way in short ones, too: with an error of a quarter it gets
-/// a factor of `exp(25 / 4)` far in the whole run.
+/// In short runs, too, a threshold must be able to move: with an error of a quarter it changes by a factor of
+/// `exp(25 / 4)` over the whole run.
 const ETA_OF_RUN: f64 = 25.0;
 
 impl SkipConfig {
-    /// How fast thresholds follow in a run of so many steps.
+    /// How fast thresholds follow in a run of this many steps.
     pub fn eta(&self, steps: u64) -> f64 {
         self.eta.unwrap_or_else(|| ETA.max(ETA_OF_RUN / steps.max(1) as f64))
     }
@@ -150,7 +151,7 @@ impl SkipConfig {
             let reason = "it must be positive; leave it out for the default";
             return refuse("skip.eta", eta.to_string(), reason);
         }
-        // Those who are made to run count, too, so more than half could never recover.
+        // Tokens that are made to run count, too, so a share above one half could never recover.
         if !(0.0..=0.5).contains(&self.guard_share) {
             let reason = "it is a share of tokens from 0, which turns the guard off, to 0.5";
             return refuse("skip.guard_share", self.guard_share.to_string(), reason);

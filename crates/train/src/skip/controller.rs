@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Controller {
-    /// Logarithms; minus infinity where nobody can skip.
+    /// Logarithms; minus infinity where no token can skip.
     #[serde(with = "bits")]
     log_thresholds: Vec<f64>,
     /// Running means of the measured rates.
@@ -30,13 +30,13 @@ impl Controller {
         self.log_thresholds.iter().map(|log| log.exp()).collect()
     }
 
-    /// The mean of the thresholds that somebody can be below.
+    /// The mean of the thresholds that a token can be below.
     pub(super) fn mean_threshold(&self) -> f64 {
         let real = || self.log_thresholds.iter().filter(|log| log.is_finite());
         real().map(|log| log.exp()).sum::<f64>() / real().count().max(1) as f64
     }
 
-    /// Moves a threshold; one of which nothing was measured stays.
+    /// Moves a threshold; one for which nothing was measured stays.
     pub(super) fn follow(
         &mut self,
         scope: usize,
@@ -51,7 +51,7 @@ impl Controller {
     }
 }
 
-/// Numbers as their bits: a run that goes on must go on from exactly these.
+/// Numbers as their bits: a resumed run must continue from exactly these.
 mod bits {
     use serde::{Deserialize, Deserializer, Serializer};
 

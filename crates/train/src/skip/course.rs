@@ -2,7 +2,7 @@
 
 use super::config::{SkipConfig, SkipGate};
 
-/// The way of a run of so many steps.
+/// The course of a run of this many steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
     config: SkipConfig,
@@ -19,8 +19,8 @@ impl Course {
         self.config.rate * share(step, self.config.ramp * self.steps as f64)
     }
 
-    /// What share of the threshold is taken off the gates of those who run. After the last step nothing is
-    /// left of a gate that hardens.
+    /// The share of the threshold that is taken off the gates of running tokens. After the last step a gate that
+    /// hardens loses nothing.
     pub(super) fn shrink(&self, step: u64) -> f64 {
         match (self.config.gate, self.config.harden) {
             (SkipGate::Hard, _) => 0.0,
@@ -45,7 +45,7 @@ impl Course {
     }
 }
 
-/// How much of the way of this length is done, at most all of it.
+/// The share of this length that is done, at most 1.
 fn share(done: u64, length: f64) -> f64 {
     if done as f64 >= length { 1.0 } else { done as f64 / length }
 }

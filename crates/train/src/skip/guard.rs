@@ -1,9 +1,9 @@
-//! Keeps sub-layers alive: one that nobody runs learns nothing, and would never be run again.
+//! Keeps sub-layers alive: one that no token runs learns nothing, and would never run again.
 
 use hadal_model::Tally;
 use serde::{Deserialize, Serialize};
 
-/// Who ran what since it was last looked at, and who is made to run now.
+/// Which sub-layers tokens ran since the last check, and which ones tokens are made to run now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guard {
@@ -11,7 +11,7 @@ pub(crate) struct Guard {
     tokens: u64,
     /// Tokens that ran each sub-layer.
     ran: Vec<u64>,
-    /// Sub-layers that need company.
+    /// Sub-layers that tokens are made to run.
     forced: Vec<bool>,
 }
 
@@ -20,8 +20,8 @@ impl Guard {
         Self { steps: 0, tokens: 0, ran: vec![0; sites], forced: vec![false; sites] }
     }
 
-    /// Counts a step, and every so many steps decides anew: a sub-layer that less than `share` of its tokens
-    /// ran gets that share by force, until as many come by themselves.
+    /// Counts a step and decides anew every `every` steps: a sub-layer that less than `share` of its tokens ran gets
+    /// that share by force, until as many run it by their own gates.
     pub(super) fn count(&mut self, tally: &Tally, share: f64, every: u64) {
         self.steps += 1;
         self.tokens += tally.tokens;
@@ -30,7 +30,7 @@ impl Guard {
             return;
         }
         for (forced, &ran) in self.forced.iter_mut().zip(&self.ran) {
-            // Those who were made to run are among those who ran.
+            // Tokens that were made to run are among those that ran.
             let limit = if *forced { 2.0 * share } else { share };
             *forced = (ran as f64) < limit * self.tokens as f64;
         }
@@ -38,7 +38,7 @@ impl Guard {
         self.ran.fill(0);
     }
 
-    /// Share of tokens that run each sub-layer in any case; empty if there are none.
+    /// Share of tokens that are made to run each sub-layer; empty if there are none.
     pub(super) fn shares(&self, share: f64) -> Vec<f32> {
         if !self.forced.contains(&true) {
             return Vec::new();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use hadal_model::SiteTally;
 
-    /// A thousand tokens, of which so many ran each sub-layer.
+    /// A thousand tokens; `ran` of them ran each sub-layer.
     fn tally(ran: [u64; 3]) -> Tally {
         let sites = ran.map(|ran| SiteTally { ran, ..SiteTally::default() }).to_vec();
         Tally { tokens: 1000, sites }

@@ -1,9 +1,9 @@
 //! Training in which tokens skip sub-layers at a given rate.
 //!
-//! Thresholds follow the rate that the passes of training themselves have (`controller.rs`), over a course that begins
-//! densely and carefully and ends with the rule that the finished model has (`course.rs`); sub-layers that nobody
-//! would run any more are kept alive (`guard.rs`). NAG's paper says that a threshold decides, and not how it is
-//! found: all of this is our own definition.
+//! Thresholds follow the rate that the training passes themselves have (`controller.rs`), over a course that begins
+//! densely and carefully and ends with the rule of the finished model (`course.rs`); sub-layers that no token would run
+//! any more are kept alive (`guard.rs`). NAG's paper says that a threshold decides, but not how it is found: all of
+//! this is our own definition.
 
 mod config;
 mod controller;
@@ -39,7 +39,7 @@ pub struct SkipState {
 /// How skipping went in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkipReport {
-    /// Share of the FLOPs that can be skipped which were.
+    /// Share of the skippable FLOPs that were skipped.
     pub rate: f64,
     /// What it should have been.
     pub target: f64,
@@ -47,13 +47,13 @@ pub struct SkipReport {
     pub threshold: f64,
 }
 
-/// Decides who skips during a run.
+/// Decides which tokens skip during a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Skipper {
     config: SkipConfig,
     course: Course,
     scopes: Scopes,
-    /// With the keys of those who skip as they will be.
+    /// The model, with its final treatment of the keys of tokens that skip.
     model: ModelConfig,
     rates: [f64; 2],
     seed: u64,
@@ -108,8 +108,7 @@ impl Skipper {
         Ok(SkipState { controller: Controller::start(&starts), guard })
     }
 
-    /// The rule after so many steps, for gates that have this share of their full size; `None` while nobody
-    /// shall skip.
+    /// The rule after `step` steps, for gates at this share of their full size; `None` while no token may skip.
     pub(crate) fn skipping(&self, state: &SkipState, step: u64, warmth: f64) -> Option<Skipping> {
         if self.course.target(step) == 0.0 {
             return None;
@@ -123,14 +122,14 @@ impl Skipper {
         })
     }
 
-    /// Who runs in any case at a step.
+    /// The tokens that are made to run at a step.
     pub(crate) fn forced(&self, state: &SkipState, step: u64) -> Forced {
         let seed = finalise(self.seed.wrapping_add(finalise(step.wrapping_mul(STEP))));
         Forced { shares: state.guard.shares(self.config.guard_share), seed }
     }
 
-    /// Learns from what happened in a step. Those who were made to run are counted like everybody: they are
-    /// too few to matter.
+    /// Learns from what happened in a step. Tokens that were made to run are counted like all others: they are too few
+    /// to matter.
     pub(crate) fn learn(&self, state: &mut SkipState, step: u64, tally: &Tally) -> SkipReport {
         let (target, protected) = (self.course.target(step), self.course.protects(step));
         let SkipState { controller, guard } = state;
@@ -147,14 +146,14 @@ impl Skipper {
         report
     }
 
-    /// The rate that the whole run should have in the mean.
+    /// The intended mean rate over the whole run.
     fn mean_rate(&self) -> f64 {
         let [careful, free] = self.course.mean_targets();
         self.scopes.overall(careful, true) + self.scopes.overall(free, false)
     }
 }
 
-/// Forward FLOPs per token that a run should save by skipping, in the mean over its steps.
+/// Forward FLOPs per token that a run should save by skipping, as a mean over its steps.
 pub(crate) fn saved_flops_per_token(
     config: &RunConfig,
     model: &ModelConfig,

@@ -1,7 +1,7 @@
-//! Which sub-layers a threshold decides about, and what that is in FLOPs.
+//! Which sub-layers a threshold decides about, and how many FLOPs they are.
 //!
-//! A rate is a share of all FLOPs that can be skipped. Where some sub-layers always run (those that fill MGR's
-//! streams), the others skip more to make up for it. While the first and last sub-layers are protected nobody
+//! A rate is a share of all skippable FLOPs. Where some sub-layers always run (those that fill MGR's streams), the
+//! others are skipped more to make up for it. While the first and last sub-layers are protected, no other sub-layer
 //! makes up for them: that time is meant to be careful, and the rate is lower then.
 
 use super::config::SkipPer;
@@ -17,9 +17,9 @@ pub(crate) struct Scopes {
     per: SkipPer,
     /// The threshold of each sub-layer; none if it always runs.
     of_site: Vec<Option<usize>>,
-    /// FLOPs that can be skipped at each sub-layer, as shares of all of them.
+    /// Skippable FLOPs at each sub-layer, as shares of all of them.
     weights: Vec<f64>,
-    /// For each threshold, how many times the rate its sub-layers skip to make up for those that always run.
+    /// For each threshold, its sub-layers' rate relative to the overall one, which makes up for those that always run.
     factors: Vec<f64>,
 }
 
@@ -39,7 +39,7 @@ impl Scopes {
         let flops: Vec<f64> = each().map(|s| tally.skippable_at(model, s) as f64).collect();
         let all: f64 = flops.iter().sum();
         let weights: Vec<f64> = flops.iter().map(|flops| flops / all).collect();
-        // Layers stand in for each other; attentions do not skip for the sake of MLPs.
+        // Layers make up for each other, but attention does not make up for MLPs.
         let same = |a: Site, b: Site| per != SkipPer::Kind || a.kind() == b.kind();
         let factor = |site: Site| {
             let group = || each().filter(|&other| same(site, other));
@@ -74,23 +74,23 @@ impl Scopes {
         self.of_site[site].filter(|_| inner || !protected)
     }
 
-    /// The highest rate that can be asked for.
+    /// The highest possible rate.
     pub(super) fn most(&self) -> f64 {
         1.0 / self.factors.iter().fold(1.0, |a: f64, &b| a.max(b))
     }
 
-    /// The share that a threshold's own sub-layers skip for a target of the whole model.
+    /// The share of its own sub-layers' FLOPs that a threshold aims at, for a target of the whole model.
     pub(super) fn own_target(&self, scope: usize, target: f64) -> f64 {
         self.factors[scope] * target
     }
 
-    /// The share of the whole model that is skipped if all thresholds reach a target.
+    /// The share of the whole model's FLOPs that is skipped if all thresholds reach a target.
     pub(super) fn overall(&self, target: f64, protected: bool) -> f64 {
         let each = (0..self.sites()).filter_map(|site| Some((site, self.at(site, protected)?)));
         each.map(|(site, scope)| self.weights[site] * self.own_target(scope, target)).sum()
     }
 
-    /// The share that was skipped of what each threshold decides about, if there is anything.
+    /// The share that was skipped of what each threshold decides about, if it decides about anything.
     pub(super) fn measured(
         &self,
         tally: &Tally,
@@ -110,7 +110,7 @@ impl Scopes {
         sums.into_iter().map(share).collect()
     }
 
-    /// Thresholds as a model takes them; zero where nobody may skip.
+    /// Thresholds in the form that a model takes; zero where no token may skip.
     pub(super) fn thresholds(&self, each: &[f64], protected: bool) -> Thresholds {
         match (self.per, each) {
             (SkipPer::Model, &[one]) if !protected => Thresholds::One(one),

@@ -7,8 +7,8 @@ use hadal_kernels::{ReadBackError, read_back};
 use hadal_model::{Decoder, Pass, PassError};
 use hadal_residual::{Place, Probe, Signal};
 
-/// Of each sub-layer the gate that a threshold meets first, or none if it has no gates. The model must not skip
-/// yet, or later sub-layers would be seen as they are behind skipped ones.
+/// The gate of each sub-layer that a threshold meets first, or none if it has no gates. The model must not skip yet, or
+/// later sub-layers would be seen as they are after skipped ones.
 pub(super) fn smallest_gates(
     decoder: &Decoder,
     batch: &Batch,

@@ -1,4 +1,4 @@
-//! What tests of skipping begin with.
+//! Common starting points for tests of skipping.
 
 use super::config::SkipConfig;
 use crate::{ConfigLayers, RunConfig};

@@ -20,7 +20,7 @@ fn begun(residual: &str, settings: &[&str]) -> (Decoder, Batch, Skipper, SkipSta
     (decoder, batch, skipper, state)
 }
 
-/// Who runs what in the first batch under these thresholds.
+/// Which tokens run what in the first batch under these thresholds.
 fn tally(decoder: &mut Decoder, batch: &Batch, thresholds: Thresholds) -> Tally {
     decoder.set_skipping(Some(Skipping { thresholds, ..Skipping::below(0.0) })).unwrap();
     let mut tally = Tally::default();
@@ -69,7 +69,7 @@ fn a_rate_of_zero_never_skips() {
     assert_eq!(skipper.mean_rate(), 0.0);
 }
 
-/// The gates of a model that does not learn stay, so the rate must come to where it should be.
+/// The gates of a model that does not learn stay, so the rate must settle at its target.
 #[test]
 fn the_rate_of_real_passes_follows_the_target() {
     for (residual, per) in [("nag", "skip.per=model"), ("nag", "skip.per=layer")] {

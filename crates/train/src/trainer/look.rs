@@ -1,4 +1,4 @@
-//! What a run shows of its model on the way.
+//! What a run shows of its model during training.
 
 use super::{Trainer, warmth};
 use crate::error::TrainError;
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::ops::ControlFlow;
 
 impl Trainer {
-    /// The model with the thresholds of this moment, for gains of this share of their full size.
+    /// The model with its present thresholds, for gains at this share of their full size.
     pub(super) fn as_used(&self, warmth: f64) -> Result<Decoder, ConfigError> {
         let mut decoder = self.decoder.clone();
         if let (Some(skipper), Some(state)) = (&self.skipper, &self.state.skip) {
@@ -21,8 +21,8 @@ impl Trainer {
         Ok(decoder)
     }
 
-    /// The model in use in the middle of its training, and its mode: no token is made to run, and decisions use
-    /// nothing that only training has.
+    /// The model in use in the middle of its training, and its mode: no token is made to run, and decisions use nothing
+    /// that only training has.
     fn as_it_is(&self) -> Result<(Decoder, StepMode), ConfigError> {
         let warmth = warmth(&self.config, self.state.step);
         Ok((self.as_used(warmth)?, StepMode { warmth, ..StepMode::default() }))
@@ -54,7 +54,7 @@ impl Trainer {
         Ok(evaluation)
     }
 
-    /// Lets the observer look into the model. It changes nothing of the run, so its failure does not end the run either.
+    /// Lets the observer look into the model. This changes nothing of the run, so a failure here does not end the run.
     pub(super) fn diagnose(&self, observer: &mut dyn Observer) {
         let step = self.state.step;
         match self.as_it_is() {

@@ -25,7 +25,7 @@ impl Trainer {
         if what == OnFailure::Stop || failures > self.config.failure.limit {
             return Err(TrainError::NotFinite { step, problem: problem.into(), dump });
         }
-        // Both ways go on with the data behind the step that failed.
+        // Both ways continue with the data after the step that failed.
         let behind = self.state.skipped_sequences + (step + 1) * window;
         if what == OnFailure::Rollback {
             match self.anchor()? {
@@ -49,8 +49,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// The checkpoint that a rollback goes to. Those that the clock or a signal made do not count, as
-    /// long as there are others: the way of a run must not depend on them.
+    /// The checkpoint that a rollback goes to. Those saved because of the clock or a signal do not count as long as
+    /// there are others: the course of a run must not depend on them.
     pub(super) fn anchor(&self) -> Result<Option<u64>, TrainError> {
         let every = self.config.checkpoint.every_steps;
         let steps = self.folder.checkpoints()?;

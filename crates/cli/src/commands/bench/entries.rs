@@ -32,12 +32,12 @@ impl Asked {
 pub(super) struct Entry {
     pub(super) asked: Asked,
     pub(super) skip: SkipRate,
-    /// The entry of the same policy where nobody skips.
+    /// The entry of the same policy where no token skips.
     pub(super) dense: usize,
 }
 
 impl Entry {
-    /// As it is called in a report.
+    /// Its name in a report.
     pub(super) fn name(&self) -> String {
         match self.skip {
             SkipRate::Rate(rate) => format!("{}+skip{rate}", self.asked.text),
@@ -45,7 +45,7 @@ impl Entry {
         }
     }
 
-    /// Every policy, and behind those that can skip one entry for each rate.
+    /// Every policy; those that can skip are followed by one entry for each rate.
     pub(super) fn all(asked: &[Asked], rates: &[f64]) -> Result<Vec<Self>, Failure> {
         if let Some(refusal) = asked.first().and_then(Asked::refusal)
             && !rates.is_empty()
@@ -74,7 +74,7 @@ pub(super) fn part(text: &str) -> Result<SkipRate, String> {
     }
 }
 
-/// As [`part`] reads it; nothing where nothing is compared.
+/// The text that [`part`] reads; `None` where nothing is compared.
 pub(super) fn part_text(skip: SkipRate) -> Option<String> {
     match skip {
         SkipRate::Unasked => None,

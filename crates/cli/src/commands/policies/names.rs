@@ -26,8 +26,8 @@ struct Group {
 }
 
 impl Names {
-    /// The policy's parameters in a model that is deep enough to have all of them: one of twice the depth has no others.
-    /// None if no model of at most `most` blocks can have these settings.
+    /// The policy's parameters in a model that is deep enough to have all of them: one of twice the depth has no
+    /// others. `None` if no model of at most `most` blocks can have these settings.
     pub(super) fn of(policy: &ResidualConfig, most: usize) -> Option<Self> {
         let depths = std::iter::successors(Some(BLOCKS), |blocks| Some(2 * blocks));
         let mut models = depths

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 /// Write a model without the parts of a plan
 ///
-/// The original is never touched. Blocks get new numbers, and every field of the config that speaks of layers is
+/// The original is never touched. Blocks get new numbers, and every field of the config that is about layers is
 /// corrected. A single attention or MLP cannot be left out of a file: its output projection becomes zero.
 #[derive(Args)]
 #[command(after_help = "\

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 /// Compare a cut model with its original
 ///
-/// The cut is read back; its logits must be those of the original that leaves the parts out, to the bit. Then both are
-/// asked to count and to copy, by choosing and by writing: choosing survives cuts that writing does not.
+/// The cut is read back; its logits must be those of the original without the parts, to the bit. Then both are asked to
+/// count and to copy, by choosing and by writing: choosing survives cuts that writing does not.
 #[derive(Args)]
 #[command(after_help = "\
 Exit code 1 if the logits differ.

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 /// Measure every block and sub-layer, and choose what goes
 ///
-/// Every score is measured on one half of the data; the cost of the choice on the other half. Nothing is written but
+/// Every score is measured on one half of the data, the cost of the choice on the other half. Nothing is written but
 /// the plan.
 #[derive(Args)]
 #[command(after_help = "\
@@ -35,16 +35,16 @@ pub(super) struct PlanCommand {
     /// What to measure with: a text, or a directory of `hadal data prepare` [default: the run's held-out data]
     #[arg(long, value_name = "DIR|FILE")]
     data: Option<PathBuf>,
-    /// So many blocks go, or sub-layers with --sub-layers
+    /// Cut this many blocks, or sub-layers with --sub-layers
     #[arg(long, value_name = "N")]
     blocks: Option<usize>,
-    /// This share of them goes
+    /// Cut this share of them
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     percent: Option<f64>,
-    /// As many as raise perplexity by no more than this
+    /// Cut as many as raise perplexity by no more than this
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     max_ppl_rise: Option<f64>,
-    /// As many as keep KL(whole || cut) below this, in nats
+    /// Cut as many as keep KL(whole || cut) below this, in nats
     #[arg(long, value_name = "NATS", allow_negative_numbers = true)]
     max_kl: Option<f64>,
     /// What parts are ranked by: loss, kl, distance or influence

@@ -1,4 +1,4 @@
-//! Axes for pictures: where ticks stand and what they say.
+//! Axes for pictures: positions and labels of ticks.
 
 use crate::figure::{Axis, Scale};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
@@ -34,14 +34,14 @@ impl Ruler {
         Self { low, high, log, ticks }
     }
 
-    /// An axis of named places 0, 1, 2, ..., of which every so many gets its name.
+    /// An axis of named places 0, 1, 2, ..., of which only every n-th shows its name.
     pub(super) fn places(axis: &Axis, places: usize, count: usize) -> Self {
         let every = places.div_ceil(count.max(1)).max(1);
         let ticks = (0..places).step_by(every).map(|i| (i as f64, shortened(&axis.place(i), 16)));
         Self { low: -0.5, high: places as f64 - 0.5, log: false, ticks: ticks.collect() }
     }
 
-    /// Where a value stands.
+    /// The position of a value.
     pub(super) fn at(&self, value: f64) -> f64 {
         if self.log { value.log10() } else { value }
     }
@@ -88,7 +88,7 @@ impl ValueFormatter<f64> for Ruler {
     }
 }
 
-/// At most so many characters.
+/// The text, shortened to at most `limit` characters.
 pub(super) fn shortened(text: &str, limit: usize) -> String {
     if text.chars().count() <= limit {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Colours of pictures: told apart by most eyes, on paper too.
+//! Colours of pictures that most eyes can tell apart, on paper too.
 
 use plotters::style::RGBColor;
 
@@ -15,7 +15,7 @@ const SERIES: [RGBColor; 10] = [
     RGBColor(0x5f, 0x7f, 0x2e),
     RGBColor(0x6b, 0x72, 0x80),
 ];
-/// From little to much: dark blue over green to yellow.
+/// From low to high: dark blue through green to yellow.
 const RISING: [RGBColor; 6] = [
     RGBColor(0x2b, 0x1b, 0x5a),
     RGBColor(0x2f, 0x4b, 0x8f),
@@ -24,7 +24,7 @@ const RISING: [RGBColor; 6] = [
     RGBColor(0x8f, 0xcb, 0x4e),
     RGBColor(0xfb, 0xe7, 0x4a),
 ];
-/// From below zero over nothing to above zero.
+/// From below zero through zero to above zero.
 const PARTED: [RGBColor; 5] = [
     RGBColor(0x1f, 0x4e, 0x9c),
     RGBColor(0x8f, 0xb4, 0xdc),

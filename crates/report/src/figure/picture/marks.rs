@@ -192,7 +192,7 @@ impl Picture<'_> {
         Ok(())
     }
 
-    /// The column of colours beside a heat map, with what they mean.
+    /// The colour scale beside a heat map, with its meaning.
     pub(super) fn scale_of_colours<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
@@ -214,7 +214,7 @@ impl Picture<'_> {
             area.draw_text(&text, &self.font(13, INK), (self.px(20), y - self.px(7)))?;
         }
         let Marks::Heat { legend, .. } = &self.figure.marks else { return Ok(()) };
-        // Under the chart's right end, where there is room to the left alone.
+        // Under the chart's right end, where there is room only to the left.
         let text = super::shortened(&format!("colour: {legend}"), 60);
         let font = self.font(13, FAINT);
         let (width, _) = area.estimate_text_size(&text, &font)?;
@@ -223,7 +223,7 @@ impl Picture<'_> {
     }
 }
 
-/// A series' share of the room at each place.
+/// A series' share of the width at each place.
 #[derive(Clone, Copy)]
 struct Share {
     i: usize,

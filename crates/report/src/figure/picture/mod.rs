@@ -1,4 +1,4 @@
-//! Figures as pictures, SVG and PNG, drawn with `plotters` and a font of our own: nothing of the system is needed.
+//! Figures as pictures, SVG and PNG, drawn with `plotters` and our own font: nothing of the system is needed.
 
 mod axis;
 mod colour;
@@ -26,7 +26,7 @@ const FINE: usize = 2;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PictureError {
-    /// Nothing in it can be.
+    /// Nothing in it can be drawn.
     #[error("figure {name} has no values to draw")]
     Empty { name: String },
     /// The drawing library gave up.
@@ -91,7 +91,7 @@ impl<'a> Picture<'a> {
         static FONT: Once = Once::new();
         FONT.call_once(|| {
             let bytes = include_bytes!("../../../assets/DejaVuSans.ttf");
-            // Shipped with the program, so it is one; if it were not, drawing would say so.
+            // It ships with the program, so it is a font; if it were not, drawing would fail.
             let _ = register_font("sans-serif", FontStyle::Normal, bytes);
         });
         let name = || figure.name.clone();
@@ -135,7 +135,7 @@ impl<'a> Picture<'a> {
         area.present()
     }
 
-    /// Names of the series with their colours, as many in a row as fit; says where it ends.
+    /// Names of the series with their colours, as many in a row as fit; returns where it ends.
     fn legend<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
@@ -246,7 +246,7 @@ impl<'a> Picture<'a> {
     fn places(&self, lengths: impl Iterator<Item = usize>) -> Ruler {
         let axis = &self.figure.x;
         let places = lengths.chain([axis.categories.len()]).max().unwrap_or(1).max(1);
-        // As many names as stand beside each other.
+        // As many names as fit beside each other.
         let longest = (0..places).map(|i| axis.place(i).chars().count().min(16)).max().unwrap_or(1);
         Ruler::places(axis, places, 104 / (longest + 2))
     }
@@ -259,7 +259,7 @@ impl<'a> Picture<'a> {
                 let values = marks::heights(marks);
                 let ruler = Ruler::new(axis, values.into_iter(), 6);
                 match marks {
-                    // Bars stand on the ground.
+                    // Bars start at zero.
                     Marks::Bars { .. } if axis.scale == super::Scale::Linear => {
                         Ruler::new(axis, marks::heights(marks).into_iter().chain([0.0]), 6)
                     }
@@ -269,7 +269,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Lowest and highest value of the colours, and whether they part at zero.
+    /// Lowest and highest value of the colours, and whether they diverge at zero.
     fn range(&self) -> (f64, f64, bool) {
         let range = self.shared.range.or_else(|| heat_range([&self.figure]));
         let (low, high) = range.unwrap_or((0.0, 1.0));

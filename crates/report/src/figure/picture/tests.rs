@@ -12,7 +12,7 @@ fn figure(marks: Marks) -> Figure {
     }
 }
 
-/// One figure of every kind, with gaps and numbers that are none.
+/// One figure of every kind, with gaps and values that are not numbers.
 fn kinds() -> Vec<Figure> {
     let x: Vec<f64> = (0..100).map(f64::from).collect();
     let y: Vec<Option<f64>> =

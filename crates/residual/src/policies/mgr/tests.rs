@@ -501,7 +501,7 @@ fn tokens_are_independent() {
 
 #[test]
 fn reordered_streams_and_biases_read_the_same() {
-    // Only `write` is asked of it, which has no weights.
+    // Only its `write` is used, which has no weights.
     let policy = fresh(&competitive(3), &dimensions(5, 2));
     let step = |kind, order: [usize; 3]| {
         let streams: Vec<_> = order.map(|i| streams(3)[i].clone()).into();

@@ -1,4 +1,4 @@
-//! Who runs a routed block.
+//! Which tokens run a routed block.
 //!
 //! Which tokens are among the top k depends on later tokens, which a text that is being generated does not have. So
 //! the top k decide only while the model learns. Otherwise a small network guesses from the token alone:
@@ -29,7 +29,7 @@ const ROUNDING: f64 = 1e-9;
 pub(crate) struct Routing {
     /// Share of a sequence's tokens that run.
     pub(crate) capacity: f64,
-    /// One block in so many is routed, the last of them.
+    /// One block in every `every` is routed: the last of them.
     pub(crate) every: usize,
 }
 
@@ -50,7 +50,7 @@ impl Routing {
         2 * width + 2 * hidden * width + 2 * hidden
     }
 
-    /// What deciding and weighing adds to a stream.
+    /// What deciding and weighting add to a stream's cost.
     pub(crate) fn cost(&self, dimensions: &Dimensions) -> Cost {
         let routed =
             (0..dimensions.blocks).filter(|&block| self.routes(block, dimensions)).count() as u64;
@@ -78,7 +78,7 @@ impl Routing {
 /// The routers of a model.
 #[derive(Module, Debug)]
 pub(crate) struct Routers {
-    /// Of each block that is routed.
+    /// The router of each block; `None` where a block is not routed.
     pub(super) blocks: Vec<Option<Router>>,
     #[module(skip)]
     routing: Routing,
@@ -200,12 +200,12 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Who runs; `None` for everybody.
+    /// The tokens that run; `None` for all.
     pub(crate) fn route(&self) -> Option<Route> {
         self.route.clone()
     }
 
-    /// What the predictor is to learn from, once.
+    /// The loss that the predictor learns from; it can be taken once.
     pub(crate) fn take_lesson(&mut self) -> Option<Tensor<1>> {
         self.lesson.take()
     }
@@ -222,19 +222,19 @@ impl Choice {
 /// A stream in the middle of a routed block.
 pub(crate) struct Inside {
     pub(crate) choice: Choice,
-    /// What came in, `[B, T, d]`
+    /// The stream before the block, `[B, T, d]`
     entry: Tensor<3>,
     /// What the block has written so far, `[B, T, d]`
     written: Option<Tensor<3>>,
 }
 
 impl Inside {
-    /// In front of the first sub-layer.
+    /// Before the first sub-layer.
     pub(crate) fn enter(choice: Choice, entry: Tensor<3>) -> Self {
         Self { choice, entry, written: None }
     }
 
-    /// Behind one more sub-layer. What it returned for tokens that do not run has no meaning.
+    /// After one more sub-layer. What it returned for tokens that do not run has no meaning.
     pub(crate) fn write(self, output: Tensor<3>) -> Self {
         let output = match &self.choice.skipped {
             Some(skipped) => {
@@ -258,7 +258,7 @@ impl Inside {
         }
     }
 
-    /// The stream behind the block.
+    /// The stream after the block.
     pub(crate) fn leave(self) -> Tensor<3> {
         let Self { choice: Choice { weight, skipped, .. }, entry, written } = self;
         let Some(written) = written else { return entry };

@@ -1,4 +1,4 @@
-//! The router chooses, the predictor learns, and whoever does not run keeps every bit.
+//! The router chooses, the predictor learns, and a token that does not run keeps every bit.
 
 use super::router::*;
 use super::*;
@@ -45,7 +45,7 @@ fn shown(recorder: &Recorder, site: usize, signal: Signal) -> Option<Vec<f32>> {
     recorder.get(Place::Site(Site::new(site)), signal).map(values)
 }
 
-/// Keeps what the policy wants to learn.
+/// Keeps the policy's own loss.
 struct Listening {
     stand: Stand,
     heard: Option<Tensor<1>>,
@@ -69,7 +69,7 @@ impl SubLayers for Listening {
     }
 }
 
-/// What a traversal asks to learn besides.
+/// The policy's own loss in a traversal.
 fn extra_loss<R: Residual>(mode: &StepMode, policy: &R, embedding: Tensor<3>) -> Option<Tensor<1>> {
     let mut layers = Listening { stand: Stand::new(&small()), heard: None };
     policy.traverse(embedding, &mut layers, &mut Traversal { mode, ..Traversal::default() });
@@ -266,18 +266,18 @@ fn a_token_decides_for_itself_unless_the_model_learns() {
         (0..12).flat_map(|t| skips(&in_use, embedding.clone().narrow(1, t, 1))).collect();
     assert_eq!(together, alone);
     assert!(together.contains(&0.0) && together.contains(&1.0), "{together:?}");
-    // Among the top k of one token is that token.
+    // One token alone is always among the top k.
     assert_eq!(skips(&learning(), embedding.clone()).iter().sum::<f32>(), 6.0);
     assert_eq!(skips(&learning(), embedding.narrow(1, 0, 1)), [0.0]);
 }
 
 #[test]
 fn gradients_agree_with_central_differences() {
-    // Two tokens of which the predictor lets one run; its own parameters have no slope.
+    // Two tokens, of which the predictor lets one run; its own parameters have no slope.
     assert_gradients(&config(0.5, 1), &dimensions(4, 2));
 }
 
-/// What the router of the second block has its predictor learn from these tokens.
+/// The loss that the router of the second block gives its predictor for these tokens.
 fn lesson(x: &Tensor<3>, weights: &mut Weights) -> (Tensor<1>, Routers) {
     let mixture = Routing { capacity: 0.5, every: 2 }.init(&small(), weights);
     let mut learns = Traversal { mode: &learning(), ..Traversal::default() };
@@ -335,7 +335,7 @@ fn only_a_model_that_learns_asks_for_its_predictors_to_learn() {
     assert!(extra_loss(&StepMode::default(), &mixture, embedding.clone()).is_none());
     let plain = random(&PreNormConfig {}, &small());
     assert!(extra_loss(&learning(), &plain, embedding.clone()).is_none());
-    // All blocks have a say, whatever their number.
+    // Every block counts, whatever their number.
     let every_block = random(&config(0.5, 1), &small());
     let both = values(extra_loss(&learning(), &every_block, embedding.clone()).unwrap());
     assert!((0.1..2.0).contains(&both[0]), "{both:?}");

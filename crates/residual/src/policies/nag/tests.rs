@@ -51,7 +51,7 @@ fn angle(a: &[f64], b: &[f64]) -> f64 {
     2.0 * length(&apart).atan2(length(&along))
 }
 
-/// The lanes behind the first sub-layer if it returns `output`.
+/// The lanes after the first sub-layer if it returns `output`.
 fn after_one(policy: &NormAgnostic, embedding: Tensor<3>, output: Tensor<3>) -> Lanes {
     let site = Site::new(0);
     let lanes = policy.open(embedding);

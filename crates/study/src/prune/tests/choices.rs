@@ -18,7 +18,7 @@ fn an_identity_block_scores_zero_goes_first_and_is_not_missed() {
         let own = found.of(Part::Block(identity)).unwrap();
         assert_eq!((own.distance, own.influence), (Some(0.0), Some(0.0)));
         assert!(own.kl.unwrap() < 1e-9 && own.loss_change.unwrap().abs() < 1e-6);
-        // The one behind it reads what it read: numbers are those of the block itself, not of its successor.
+        // The next block reads the same as the identity: numbers belong to the block itself, not to its successor.
         assert_eq!(found.distances[identity][0], Some(0.0));
         for way in every_way() {
             assert_eq!(chosen(&decoder, &way), [Part::Block(identity)], "{way:?}");
@@ -32,7 +32,7 @@ fn an_identity_block_scores_zero_goes_first_and_is_not_missed() {
 
 #[test]
 fn the_last_block_is_measured_before_the_final_norm() {
-    // An identity at the end turns nothing, although the norm behind it would.
+    // An identity at the end turns nothing, although the norm after it would.
     let decoder = model(&config("prenorm", 3), scaled(&[2], 0.0));
     let found = scores(&decoder);
     assert_eq!(found.distances[2], [Some(0.0)]);
@@ -126,7 +126,7 @@ fn massive_activations_do_not_overflow_the_scores() {
     }
 }
 
-/// `--nocapture` shows the gap, which is worth knowing and nothing to depend on.
+/// `--nocapture` shows the gap, which is worth knowing, but nothing depends on it.
 #[test]
 #[allow(clippy::print_stdout)]
 fn greedy_comes_close_to_the_best_of_all_subsets() {

@@ -38,13 +38,13 @@ fn a_cut_is_written_only_where_it_computes_the_same() {
         all.iter().map(|residual| (residual.about().kind, cut(residual, parts))).collect()
     };
     let whole = outcomes(&[Part::Block(4), Part::Block(3)]);
-    // What a block computes may depend on its number, which the cut model remembers; DenseFormer's averages are over
-    // all blocks before.
+    // What a block computes may depend on its number, which the cut model remembers; DenseFormer averages over all
+    // earlier blocks.
     for (kind, outcome) in &whole {
         let expected = if *kind == "denseformer" { "refused" } else { "exact" };
         assert_eq!(*outcome, expected, "{kind}");
     }
-    // A half that returns zero is one that is absent where streams are sums, and nowhere else.
+    // A half that returns zero equals an absent one where streams are sums, and nowhere else.
     let halves = outcomes(&[Part::Mlp(4)]);
     for (kind, expected) in
         [("prenorm", "exact"), ("lns", "exact"), ("postnorm", "refused"), ("mgr", "refused")]

@@ -163,7 +163,7 @@ fn a_plan_tells_what_it_measured_and_refuses_another_model() {
     assert!(found.speed.prefill > 0.0 && found.speed.decode_tokens_per_second > 0.0);
     let file = place.path().join("plan.json");
     found.write(&file).unwrap();
-    // Numbers lose a last bit in JSON; what is done with a plan does not depend on it.
+    // Numbers lose a last bit in JSON; nothing done with a plan depends on it.
     let back = read_plan(&file).unwrap();
     assert_eq!(
         (&back.remove, &back.source, &back.kept),

@@ -1,4 +1,4 @@
-//! Tokens whose widest gate is small skip: what that costs is bounded by the gates.
+//! Tokens whose widest gate is small skip; the gates bound what that costs.
 
 use super::{at, competitive, independent, tokens};
 use crate::policies::mgr::{MultiGateConfig, MultiGateKind};
@@ -89,7 +89,7 @@ fn a_continuous_gate_vanishes_where_it_meets_the_threshold() {
     let mut seen = Recorder::of(&[Signal::Gates]);
     watched(&random(&config, &dimensions), tokens(8), &dimensions, &mut seen);
     let widest = values(at(&seen, FIRST_GATED, Signal::Gates).max_dim(2));
-    // Just below the smallest gate: everybody runs, and the token with that gate hardly moves.
+    // Just below the smallest gate: every token runs, and the token with that gate hardly moves.
     let smallest = widest.iter().copied().fold(f32::INFINITY, f32::min);
     let token = widest.iter().position(|gate| *gate == smallest).unwrap();
     let threshold = f64::from(smallest) * (1.0 - 1e-6);
