@@ -234,7 +234,12 @@ mod tests {
     /// Whatever the policy and the depth slots, the count for full sequences is the predicted one.
     #[test]
     fn the_count_of_those_who_skip_nothing_is_the_cost_of_the_model() {
-        for residual in ResidualConfig::all() {
+        let runs_all = |residual: &ResidualConfig| {
+            let small = small();
+            let running = |block| residual.running(block, small.max_seq_len, &small.dimensions());
+            (0..small.n_layers).all(|block| running(block) == small.max_seq_len)
+        };
+        for residual in ResidualConfig::all().into_iter().filter(runs_all) {
             for depth_kv in [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp] {
                 let config = ModelConfig { residual: residual.clone(), depth_kv, ..small() };
                 let tally = Tally::everybody(&config, 3, config.max_seq_len);

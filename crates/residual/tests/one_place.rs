@@ -25,11 +25,9 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The code before the tests, without comment lines.
 fn code(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    let tests = lines.windows(2).position(|pair| {
-        pair[0].starts_with("#[cfg(")
-            && pair[0].contains("test")
-            && pair[1].contains("mod ")
-            && pair[1].ends_with('{')
+    let tests = lines.windows(3).position(|next| {
+        let is_tests = |line: &&str| line.contains("mod ") && line.ends_with('{');
+        next[0].starts_with("#[cfg(") && next[0].contains("test") && next[1..].iter().any(is_tests)
     });
     let code = &lines[..tests.unwrap_or(lines.len())];
     code.iter()

@@ -25,7 +25,7 @@ fn differing(report: &Value) -> Vec<&str> {
 
 #[test]
 fn every_golden_agrees_in_every_tensor_of_its_trace() {
-    assert_eq!(goldens().len(), 24);
+    assert!(goldens().len() >= 25, "some are missing");
     for directory in goldens() {
         let mut trace = read_tensors(&directory.join(TRACE));
         trace.retain(|name, _| !is_input(name));
@@ -74,7 +74,7 @@ fn several_directories_get_a_line_each_and_the_worst_exit_code() {
     let all = goldens();
     let all: Vec<&Path> = all.iter().map(PathBuf::as_path).collect();
     let lines = several(&[], &all).succeeded().stdout;
-    assert_eq!(lines.lines().filter(|line| line.contains("  ok  ")).count(), 24, "{lines}");
+    assert_eq!(lines.lines().filter(|line| line.contains("  ok  ")).count(), all.len(), "{lines}");
 
     let differing = several(&[], &[&golden("nag"), wrong]);
     assert_eq!((differing.code, differing.stderr.as_str()), (1, ""));
