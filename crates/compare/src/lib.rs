@@ -6,7 +6,7 @@
 //!
 //! All variants see the same tokens in the same order per seed, and start from the same draws: fresh
 //! values depend on the seed and the parameter's name alone (a policy may prescribe another scale),
-//! batches on the seed and the step. [`bench`] measures how fast they are.
+//! batches on the seed and the step. [`mod@bench`] measures how fast they are.
 
 pub mod bench;
 mod error;
