@@ -110,7 +110,8 @@ fn steps_allocate_nothing() {
 }
 
 /// Large enough that every product and the attention are split among threads. What rayon allocates to hand over work is
-/// its own: nothing with one thread, a block of its queues now and then with two.
+/// its own: nothing with one thread. With two it is a block of its queues now and then, and more of them while other
+/// programs keep a thread from its core; a kernel that allocates would do so dozens of times in a step.
 #[test]
 fn steps_that_are_shared_out_take_nothing_that_grows() {
     if !fuses(&Device::flex()) {
@@ -118,7 +119,7 @@ fn steps_that_are_shared_out_take_nothing_that_grows() {
     }
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     const STEPS: usize = 100;
-    for (threads, most) in [(1, 0), (2, STEPS / 10)] {
+    for (threads, most) in [(1, 0), (2, STEPS)] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let counts = pool.install(|| allocations(&config("mgr", 256), 300, STEPS));
         let all: usize = counts.iter().map(|(_, all)| all).sum();
