@@ -8,9 +8,9 @@
 //! ```
 
 use super::RepositoryKind;
-use super::error::{RequestError, io_error};
+use super::error::RequestError;
+use hadal_files::{Action, create_directory, file_error, write_whole};
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -46,12 +46,7 @@ impl Cache {
         };
         let path = self.root.join("refs").join(revision);
         make_parent(&path)?;
-        let beside = path.with_file_name(format!(".{}.{}", commit, std::process::id()));
-        let written = File::create(&beside).and_then(|mut file| {
-            file.write_all(commit.as_bytes())?;
-            file.sync_all()
-        });
-        written.and_then(|()| fs::rename(&beside, &path)).map_err(io_error("write", &path))
+        Ok(write_whole(&path, commit)?)
     }
 
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
@@ -79,7 +74,7 @@ impl Cache {
         make_parent(&path)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(io_error("replace", &path)(error));
+                return Err(file_error(Action::Remove, &path)(error).into());
             }
             _ => {}
         }
@@ -88,7 +83,10 @@ impl Cache {
         match linked {
             // Another process was faster.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(path),
-            other => other.map(|()| path.clone()).map_err(io_error("write", &path)),
+            other => {
+                other.map_err(file_error(Action::Write, &path))?;
+                Ok(path)
+            }
         }
     }
 
@@ -96,12 +94,14 @@ impl Cache {
     pub(super) fn lock(&self, etag: &str) -> Result<File, RequestError> {
         let path = self.locks.join(format!("{etag}.lock"));
         make_parent(&path)?;
-        let file = File::create(&path).map_err(io_error("write", &path))?;
+        let file = File::create(&path).map_err(file_error(Action::Write, &path))?;
         for _ in 0..LOCK_TRIES {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::WouldBlock) => sleep(LOCK_PAUSE),
-                Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
+                Err(TryLockError::Error(error)) => {
+                    return Err(file_error(Action::Lock, &path)(error).into());
+                }
             }
         }
         Err(RequestError::Busy { path })
@@ -121,7 +121,7 @@ fn link(_target: &Path, blob: &Path, path: &Path) -> std::io::Result<()> {
 
 pub(super) fn make_parent(path: &Path) -> Result<(), RequestError> {
     let Some(parent) = path.parent() else { return Ok(()) };
-    fs::create_dir_all(parent).map_err(io_error("create", parent))
+    Ok(create_directory(parent)?)
 }
 
 /// Whether a revision is a commit, whose meaning never changes.

@@ -1,9 +1,10 @@
 //! Downloading a file into the cache: written beside its place, and moved there when it is whole.
 
 use super::cache::{Cache, make_parent};
-use super::error::{RequestError, io_error};
+use super::error::RequestError;
 use super::http::{Asked, Http, Method, text};
 use super::repository::Progress;
+use hadal_files::{Action, file_error};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -66,7 +67,7 @@ pub(super) fn download(
         // Other tools write their parts in any order, so theirs cannot be continued.
         let part = blob.with_file_name(format!("{}.hadal-incomplete", remote.etag));
         receive(http, remote, &part, arrived)?;
-        fs::rename(&part, &blob).map_err(io_error("write", &blob))?;
+        fs::rename(&part, &blob).map_err(file_error(Action::Write, &blob))?;
     }
     drop(lock);
     cache.link(&remote.commit, &remote.file, &remote.etag)
@@ -78,11 +79,8 @@ fn receive(
     part: &Path,
     arrived: &Arrived<'_>,
 ) -> Result<(), RequestError> {
-    let written = io_error("write", part);
-    let mut file = match OpenOptions::new().create(true).append(true).open(part) {
-        Ok(file) => file,
-        Err(error) => return Err(written(error)),
-    };
+    let opened = OpenOptions::new().create(true).append(true).open(part);
+    let mut file = opened.map_err(file_error(Action::Write, part))?;
     let mut here = file.metadata().map_or(0, |metadata| metadata.len());
     if here > remote.bytes {
         here = restart(&file, part)?;
@@ -104,12 +102,12 @@ fn receive(
         }
         return Err(RequestError::Unreachable(reason));
     }
-    file.sync_all().map_err(io_error("write", part))
+    Ok(file.sync_all().map_err(file_error(Action::Write, part))?)
 }
 
 /// Discards what has arrived.
 fn restart(file: &File, part: &Path) -> Result<u64, RequestError> {
-    file.set_len(0).map_err(io_error("write", part))?;
+    file.set_len(0).map_err(file_error(Action::Write, part))?;
     Ok(0)
 }
 
@@ -142,7 +140,7 @@ fn copy(
         if read == 0 {
             return Ok(copied);
         }
-        file.write_all(&buffer[..read]).map_err(io_error("write", part))?;
+        file.write_all(&buffer[..read]).map_err(file_error(Action::Write, part))?;
         copied += read as u64;
         arrived.add(read as u64);
     }

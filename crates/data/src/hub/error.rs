@@ -1,7 +1,7 @@
 //! How a request can fail.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use hadal_files::FileError;
+use std::path::PathBuf;
 
 /// Why something in a repository is not available.
 #[derive(Debug, thiserror::Error)]
@@ -34,8 +34,8 @@ pub(crate) enum RequestError {
     #[error("{name} is `{value}`, but must be {must}")]
     Setting { name: &'static str, value: String, must: &'static str },
     /// The cache cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// Another process fetches the same file.
     #[error("{} is locked: another process fetches the same file; wait for it", path.display())]
     Busy { path: PathBuf },
@@ -50,13 +50,4 @@ impl RequestError {
             _ => false,
         }
     }
-}
-
-/// Names the action and the file of the cache that failed.
-pub(super) fn io_error(
-    action: &'static str,
-    path: &Path,
-) -> impl FnOnce(io::Error) -> RequestError + use<> {
-    let path = path.to_owned();
-    move |source| RequestError::Io { action, path, source }
 }
