@@ -11,6 +11,8 @@
 //! can grow beyond the largest write, and every update can be undone. Gates start nearly closed, by
 //! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
 
+mod gate;
+
 use crate::fused::{Fused, FusedOptions, Junction, gain, join, readers};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
@@ -24,36 +26,12 @@ use crate::skip::{
 use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
-use burn::tensor::{
-    Bool, Tensor,
-    activation::{sigmoid, softmax},
-};
+use burn::tensor::{Bool, Tensor};
+use gate::{IndependentStart, MultiGateKind, StreamGate, scaled};
 use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
 use hadal_cpu::streams::mgr::{self, Gate, Mgr, Settings};
 use serde::{Deserialize, Serialize};
-
-/// How gates relate to each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MultiGateKind {
-    /// Each stream decides for itself.
-    Independent,
-    /// Streams and a forget logit compete in one softmax.
-    #[default]
-    Competitive,
-}
-
-/// How Eq. 14 is read for the independent gate, where the paper contradicts itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IndependentStart {
-    /// As printed, `b = -ln(X - n)`, which opens the gates to `1 / (1 + X - n)`.
-    #[default]
-    Literal,
-    /// As derived, with n = 1: `b = -ln(X - 1)`, which opens the gates to `1 / X`.
-    Derived,
-}
 
 /// Settings of [`MultiGate`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -230,67 +208,6 @@ impl PolicyConfig for MultiGateConfig {
 
 fn query(place: &str, dimensions: &Dimensions, weights: &mut Weights) -> Param<Tensor<1>> {
     weights.param(format!("residual.{place}.pool.weight"), [dimensions.width], Init::ZEROS)
-}
-
-/// How much of a write each stream takes.
-#[derive(Module, Debug)]
-pub(crate) struct StreamGate {
-    weight: Param<Tensor<1>>,
-    bias: Param<Tensor<1>>,
-    #[module(skip)]
-    kind: MultiGateKind,
-}
-
-impl StreamGate {
-    fn new(
-        config: &MultiGateConfig,
-        site: usize,
-        start: f32,
-        dimensions: &Dimensions,
-        weights: &mut Weights,
-    ) -> Self {
-        let n = config.streams;
-        let bias = match config.gate {
-            MultiGateKind::Independent => vec![-start; n],
-            MultiGateKind::Competitive => {
-                // The forget logit alone holds the gates down.
-                let mut bias = vec![0.0; n + 1];
-                bias[0] = start;
-                bias
-            }
-        };
-        let name = |part: &str| format!("residual.{site}.gate.{part}");
-        Self {
-            weight: weights.param(name("weight"), [dimensions.width], Init::ZEROS),
-            bias: weights.param(name("bias"), [bias.len()], Init::Values(bias)),
-            kind: config.gate,
-        }
-    }
-
-    /// # Shapes
-    /// - output: `[B, T, n]`
-    fn forward(&self, streams: &[Source]) -> Tensor<3> {
-        let n = streams.len();
-        let query = scaled(&self.weight);
-        let u = Tensor::cat(streams.iter().map(|s| s.score(query.clone())).collect(), 2);
-        match self.kind {
-            MultiGateKind::Independent => sigmoid(u + self.bias.val().unsqueeze()),
-            MultiGateKind::Competitive => {
-                let [batch, time, _] = u.dims();
-                let bias = self.bias.val();
-                let forget = bias.clone().narrow(0, 0, 1).unsqueeze::<3>().expand([batch, time, 1]);
-                let logits = u + bias.narrow(0, 1, n).unsqueeze();
-                softmax(Tensor::cat(vec![forget, logits], 2), 2).narrow(2, 1, n)
-            }
-        }
-    }
-}
-
-/// A query with MGR's `1/sqrt(d)` taken in.
-fn scaled(query: &Param<Tensor<1>>) -> Tensor<1> {
-    let query = query.val();
-    let kappa = 1.0 / (query.dims()[0] as f64).sqrt();
-    query * kappa
 }
 
 /// `h = sum_i alpha_i s_i; s'_i = s_i + beta_i (F_l(h) - s_i)`.

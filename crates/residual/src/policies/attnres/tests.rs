@@ -1,0 +1,219 @@
+//! Pools of one source, of blocks and of everything, against worked numbers and other policies.
+
+use super::*;
+use crate::policies::prenorm::PreNormConfig;
+use crate::probe::Recorder;
+use crate::testing::{
+    Stand, assert_close, assert_gradients, assert_tokens_are_independent, chosen, dimensions,
+    drawn, fresh, normal, random, traverse, values, watched, watching,
+};
+use burn::tensor::Device;
+
+fn blocks(blocks: usize) -> AttentionResidualsConfig {
+    AttentionResidualsConfig { blocks }
+}
+
+/// How many sources each sub-layer and then the head pools; 0 where there is no pool.
+fn pooled(blocks: usize, dimensions: &Dimensions, absent: &[usize]) -> Vec<usize> {
+    let mut recorder = Recorder::of(&[Signal::PoolWeights]);
+    let mut layers = Stand::without(dimensions, absent);
+    let embedding = normal("tokens", [1, 2, dimensions.width]);
+    random(&self::blocks(blocks), dimensions).traverse(
+        embedding,
+        &mut layers,
+        &mut watching(&mut recorder),
+    );
+    dimensions
+        .each_site()
+        .map(Place::Site)
+        .chain([Place::Out])
+        .map(|place| recorder.get(place, Signal::PoolWeights).map_or(0, |w| w.dims()[2]))
+        .collect()
+}
+
+/// The weights of a reader as [`random`] draws them.
+fn drawn_query(place: &str, width: usize) -> Tensor<1> {
+    let part = |part: &str| drawn(&format!("residual.{place}.{part}"), &[width]);
+    let elements = part("query").into_iter().zip(part("key_norm")).map(|(q, g)| q * g);
+    Tensor::from_floats(elements.collect::<Vec<_>>().as_slice(), &Device::flex())
+}
+
+fn signal(recorder: &Recorder, place: Place, signal: Signal) -> Tensor<3> {
+    recorder.get(place, signal).unwrap().squeeze_dim(2)
+}
+
+#[test]
+fn zero_queries_compute_what_prenorm_computes() {
+    // Means and sums differ by a factor that only epsilon lets through the norms.
+    let dimensions = Dimensions { norm_eps: 1e-12, ..dimensions(8, 5) };
+    let gains = |name: &str, shape: &[usize]| name.contains("norm").then(|| drawn(name, shape));
+    let embedding = normal("tokens", [2, 3, 8]);
+    let prenorm = chosen(&PreNormConfig::default(), &dimensions, gains);
+    let expected = traverse(&prenorm, embedding.clone(), &dimensions);
+    for count in [0, 1, 2, 3, 4, 10, 99] {
+        let policy = chosen(&blocks(count), &dimensions, gains);
+        let out = traverse(&policy, embedding.clone(), &dimensions);
+        assert_close(out, expected.clone(), 1e-5);
+    }
+}
+
+#[test]
+fn queries_that_are_not_zero_compute_something_else() {
+    let dimensions = dimensions(8, 3);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let out = |config: &AttentionResidualsConfig| {
+        values(traverse(&random(config, &dimensions), embedding.clone(), &dimensions))
+    };
+    let prenorm = random(&PreNormConfig::default(), &dimensions);
+    let prenorm = values(traverse(&prenorm, embedding.clone(), &dimensions));
+    for count in [0, 1, 2] {
+        let most = out(&blocks(count))
+            .iter()
+            .zip(&prenorm)
+            .map(|(a, p)| (a - p).abs())
+            .fold(0.0, f32::max);
+        assert!(most > 0.05, "{count} blocks differ from prenorm by {most} only");
+    }
+}
+
+#[test]
+fn as_many_blocks_as_sub_layers_are_the_full_form() {
+    let dimensions = dimensions(8, 3);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let out = |count| {
+        let policy = random(&blocks(count), &dimensions);
+        traverse(&policy, embedding.clone(), &dimensions)
+    };
+    assert_close(out(6), out(0), 0.0);
+    assert_close(out(50), out(0), 0.0);
+}
+
+#[test]
+fn full_readers_see_the_embedding_and_every_earlier_output() {
+    assert_eq!(pooled(0, &dimensions(4, 3), &[]), [0, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn block_readers_see_the_embedding_closed_blocks_and_the_open_one() {
+    let six = dimensions(4, 3);
+    assert_eq!(pooled(1, &six, &[]), [0, 2, 2, 2, 2, 2, 2]);
+    assert_eq!(pooled(2, &six, &[]), [0, 2, 2, 2, 3, 3, 3]);
+    assert_eq!(pooled(3, &six, &[]), [0, 2, 2, 3, 3, 4, 4]);
+}
+
+#[test]
+fn a_shorter_last_block_is_a_source_of_its_own() {
+    assert_eq!(pooled(4, &dimensions(4, 5), &[]), [0, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5]);
+}
+
+#[test]
+fn the_state_of_the_cost_is_the_largest_number_of_sources() {
+    let dimensions = dimensions(4, 5);
+    for count in [0, 1, 2, 4, 7, 10] {
+        let most = *pooled(count, &dimensions, &[]).iter().max().unwrap();
+        assert_eq!(blocks(count).cost(&dimensions).state, (most * 4) as u64, "{count} blocks");
+    }
+}
+
+#[test]
+fn the_first_sub_layer_reads_the_embedding() {
+    let dimensions = dimensions(8, 1);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let mut recorder = Recorder::of(&[Signal::Reading]);
+    watched(&random(&blocks(0), &dimensions), embedding.clone(), &dimensions, &mut recorder);
+    let read = signal(&recorder, Place::Site(Site::new(0)), Signal::Reading);
+    assert_close(read, embedding, 0.0);
+}
+
+#[test]
+fn full_readers_pool_raw_outputs_with_their_own_query() {
+    let dimensions = dimensions(8, 2);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let mut recorder = Recorder::of(&[Signal::Reading, Signal::Write]);
+    watched(&random(&blocks(0), &dimensions), embedding.clone(), &dimensions, &mut recorder);
+    let mut sources = vec![Source::new(embedding, 1e-6)];
+    for site in dimensions.each_site() {
+        let write = signal(&recorder, Place::Site(site), Signal::Write);
+        sources.push(Source::new(write, 1e-6));
+        let reader = Site::new(site.index + 1);
+        let (name, place) = match reader.index {
+            4 => ("out".into(), Place::Out),
+            index => (index.to_string(), Place::Site(reader)),
+        };
+        let expected = pool(&sources, drawn_query(&name, 8)).value;
+        assert_close(signal(&recorder, place, Signal::Reading), expected, 1e-6);
+    }
+}
+
+#[test]
+fn block_readers_pool_sums_of_outputs() {
+    let dimensions = dimensions(8, 3);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let mut recorder = Recorder::of(&[Signal::Reading, Signal::Write]);
+    watched(&random(&blocks(2), &dimensions), embedding.clone(), &dimensions, &mut recorder);
+    let sum = |sites: std::ops::Range<usize>| {
+        let sum = sites
+            .map(|i| signal(&recorder, Place::Site(Site::new(i)), Signal::Write))
+            .reduce(|sum, write| sum + write)
+            .unwrap();
+        Source::new(sum, 1e-6)
+    };
+    let inside = [Source::new(embedding, 1e-6), sum(0..3), sum(3..5)];
+    let expected = pool(&inside, drawn_query("5", 8)).value;
+    let read = signal(&recorder, Place::Site(Site::new(5)), Signal::Reading);
+    assert_close(read, expected, 1e-6);
+
+    let [embedding, first, _] = inside;
+    let expected = pool(&[embedding, first, sum(3..6)], drawn_query("out", 8)).value;
+    assert_close(signal(&recorder, Place::Out, Signal::Reading), expected, 1e-6);
+}
+
+#[test]
+fn a_block_ends_at_the_same_sub_layer_when_some_are_absent() {
+    let without = |absent: &[usize]| pooled(3, &dimensions(4, 3), absent);
+    // The last of the first block: sub-layer 2 opens the next block all the same.
+    assert_eq!(without(&[1]), [0, 0, 2, 3, 3, 4, 4]);
+    // The first of the second block: sub-layer 3 begins the sum instead.
+    assert_eq!(without(&[2]), [0, 2, 0, 2, 3, 4, 4]);
+    // A whole absent block leaves no source.
+    assert_eq!(without(&[2, 3]), [0, 2, 0, 0, 2, 3, 3]);
+    // The very first: sub-layer 1 has the embedding alone.
+    assert_eq!(without(&[0]), [0, 1, 2, 3, 3, 4, 4]);
+}
+
+#[test]
+fn an_absent_sub_layer_adds_nothing_to_its_block() {
+    let dimensions = dimensions(8, 1);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let policy = random(&blocks(1), &dimensions);
+    let mut recorder = Recorder::of(&[Signal::Write, Signal::Reading]);
+    let mut layers = Stand::without(&dimensions, &[1]);
+    policy.traverse(embedding.clone(), &mut layers, &mut watching(&mut recorder));
+    let write = signal(&recorder, Place::Site(Site::new(0)), Signal::Write);
+    let sources = [embedding, write].map(|v| Source::new(v, 1e-6));
+    let expected = pool(&sources, drawn_query("out", 8)).value;
+    assert_close(signal(&recorder, Place::Out, Signal::Reading), expected, 1e-6);
+}
+
+#[test]
+fn without_any_sub_layer_the_head_reads_the_embedding() {
+    let dimensions = dimensions(8, 1);
+    let policy = fresh(&blocks(0), &dimensions);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let mut layers = Stand::without(&dimensions, &[0, 1]);
+    let out = policy.traverse(embedding.clone(), &mut layers, &mut Traversal::default());
+    assert_close(out, hadal_kernels::rms(embedding, dimensions.norm_eps), 1e-6);
+}
+
+#[test]
+fn tokens_are_independent() {
+    let dimensions = dimensions(8, 3);
+    assert_tokens_are_independent(&random(&blocks(0), &dimensions), &dimensions);
+    assert_tokens_are_independent(&random(&blocks(2), &dimensions), &dimensions);
+}
+
+#[test]
+fn gradients_agree_with_central_differences() {
+    assert_gradients(&blocks(0), &dimensions(6, 2));
+    assert_gradients(&blocks(2), &dimensions(6, 2));
+}
