@@ -1,7 +1,8 @@
 //! Files and directories that are whole or absent, whenever a process is killed or the power fails.
 //!
-//! Everything is first written under another name, `NAME.PID.part` beside its place, flushed to the disk and renamed,
-//! and the new name is flushed as well. So a name without `.part` always belongs to a whole file.
+//! Everything is first written under another name, `NAME.RANDOM.part` beside its place, flushed to the disk and renamed,
+//! and the new name is flushed as well. So a name without `.part` always belongs to a whole file. Whoever writes holds a
+//! lock on that; what a killed process left has none and is removed by the next one that writes there.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,44 +18,35 @@
 //! ```
 
 mod error;
+mod fault;
+mod part;
+mod regular;
 mod staged;
 mod whole;
 
 pub use error::{Action, FileError, file_error};
+pub use fault::point;
+pub use part::is_part;
+pub use regular::{open, read, read_at_most, read_text, read_text_at_most};
 pub use staged::StagedDirectory;
 pub use whole::{WholeFile, write_whole};
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How the name of a file or directory ends while it is written.
 pub const PART: &str = "part";
 
-/// Whether a name was left by a process that was killed while it wrote.
-pub fn is_part(name: &str) -> bool {
-    // Older versions used the other suffix.
-    name.ends_with(".part") || name.ends_with(".partial")
-}
-
-/// All bytes of a file.
-pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
-    fs::read(path).map_err(file_error(Action::Read, path))
-}
-
-/// A file as text.
-pub fn read_text(path: &Path) -> Result<String, FileError> {
-    fs::read_to_string(path).map_err(file_error(Action::Read, path))
-}
-
 /// Makes a directory and those above it, as far as they are missing.
 pub fn create_directory(path: &Path) -> Result<(), FileError> {
+    point(Action::Create, path)?;
     fs::create_dir_all(path).map_err(file_error(Action::Create, path))
 }
 
 /// Removes a directory with everything in it, if it exists.
 pub fn remove_directory(path: &Path) -> Result<(), FileError> {
+    point(Action::Remove, path)?;
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(file_error(Action::Remove, path)(error))
@@ -72,21 +64,8 @@ pub fn pretty_json(path: &Path, value: &impl serde::Serialize) -> Result<String,
 /// The blake3 hash of a file, as `b3sum` prints it, and its length in bytes.
 pub fn hash(path: &Path) -> Result<(String, u64), FileError> {
     let mut hasher = blake3::Hasher::new();
-    let length = File::open(path)
-        .and_then(|mut file| io::copy(&mut file, &mut hasher))
-        .map_err(file_error(Action::Read, path))?;
+    let length = io::copy(&mut open(path)?, &mut hasher).map_err(file_error(Action::Read, path))?;
     Ok((hasher.finalize().to_string(), length))
-}
-
-/// Where something is written before it gets its name. Each process has its own place, so that two processes that write
-/// the same file do not mix.
-fn beside(place: &Path, suffix: &str) -> Result<PathBuf, FileError> {
-    let name = place
-        .file_name()
-        .ok_or_else(|| file_error(Action::Write, place)(io::ErrorKind::InvalidFilename.into()))?;
-    let mut beside = OsString::from(name);
-    beside.push(format!(".{}.{suffix}", std::process::id()));
-    Ok(place.with_file_name(beside))
 }
 
 /// Waits until the disk holds a file, or the names in a directory.
@@ -107,6 +86,7 @@ fn sync_name(path: &Path) -> io::Result<()> {
 
 /// Renames a file or directory on the disk, and makes the new name durable.
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    point(Action::Rename, to)?;
     fs::rename(from, to)?;
     sync_name(to)
 }

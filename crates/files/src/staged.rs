@@ -1,8 +1,9 @@
 //! A directory that is whole or absent.
 
-use super::{Action, FileError, PART, beside, file_error, remove_directory, sync};
+use super::part::Part;
+use super::{Action, FileError, file_error, point, sync, sync_name};
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub struct StagedDirectory {
     place: PathBuf,
     beside: PathBuf,
+    /// Says to other processes that this one is alive.
+    _lock: File,
     finished: bool,
 }
 
@@ -20,13 +23,15 @@ impl StagedDirectory {
     pub fn create(place: &Path) -> Result<Self, FileError> {
         let write = file_error(Action::Write, place);
         let place = std::path::absolute(place).map_err(&write)?;
-        let beside = beside(&place, PART)?;
-        // An earlier process of the same number may have been killed.
-        match fs::remove_dir_all(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(write(error)),
-            _ => fs::create_dir_all(&beside).map_err(write)?,
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent).map_err(&write)?;
         }
-        Ok(Self { place, beside, finished: false })
+        restore_old(&place)?;
+        let Part { path: beside, file } = Part::create(&place, |path| {
+            fs::create_dir(path)?;
+            File::open(path)
+        })?;
+        Ok(Self { place, beside, _lock: file, finished: false })
     }
 
     /// Where to write until then.
@@ -40,27 +45,44 @@ impl StagedDirectory {
         self.rename(&self.place.clone())
     }
 
-    /// The same where a directory may already exist. That one is moved aside first and removed last, so that nothing is
-    /// lost at any point. Entries of the old one that `keep` names and the new one lacks are moved over.
+    /// The same where a directory may already exist. Entries of the old one that `keep` names and the new one lacks
+    /// stay. Where the system can exchange two names, a reader sees the old one or the new one; elsewhere there is
+    /// neither for a moment, and a kill in that moment is mended by the next one that writes here.
     pub fn replace(mut self, keep: impl Fn(&OsStr) -> bool) -> Result<(), FileError> {
-        self.sync()?;
         let place = self.place.clone();
         if !place.exists() {
-            return self.rename(&place);
+            return self.finish();
         }
-        let old = beside(&place, "old")?;
-        remove_directory(&old)?;
-        rename(&place, &old)?;
-        if let Err(error) = self.rename(&place) {
-            rename(&old, &place)?;
-            return Err(error);
+        let kept: Vec<_> = (fs::read_dir(&place).map_err(file_error(Action::Read, &place))?)
+            .flatten()
+            .filter(|entry| keep(&entry.file_name()))
+            .filter(|entry| !self.beside.join(entry.file_name()).exists())
+            .collect();
+        let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let (directories, files): (Vec<_>, Vec<_>) = kept.into_iter().partition(is_directory);
+        for entry in files {
+            link(&entry.path(), &self.beside.join(entry.file_name()))?;
         }
-        for entry in fs::read_dir(&old).into_iter().flatten().flatten() {
-            let to = place.join(entry.file_name());
-            if keep(&entry.file_name()) && !to.exists() {
-                rename(&entry.path(), &to)?;
+        self.sync()?;
+        let old = match exchange(&self.beside, &place) {
+            Ok(()) => self.beside.clone(),
+            Err(_) => {
+                let old = old(&place);
+                rename(&place, &old)?;
+                if let Err(error) = rename(&self.beside, &place) {
+                    rename(&old, &place)?;
+                    return Err(error);
+                }
+                old
             }
+        };
+        // From here on the name `beside` is the old one's, or free.
+        self.finished = true;
+        for entry in directories {
+            let name = entry.file_name();
+            rename(&old.join(&name), &place.join(&name))?;
         }
+        sync_name(&place).map_err(file_error(Action::Write, &place))?;
         // The new one is in place; an old one that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&old);
         Ok(())
@@ -86,6 +108,40 @@ impl StagedDirectory {
 
 fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     super::rename(from, to).map_err(file_error(Action::Rename, to))
+}
+
+/// The same file under another name, or a copy of it where there are no such names.
+fn link(from: &Path, to: &Path) -> Result<(), FileError> {
+    match fs::hard_link(from, to) {
+        Ok(()) => Ok(()),
+        Err(_) => fs::copy(from, to).map(drop).map_err(file_error(Action::Copy, from)),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    point(Action::Rename, other)?;
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(_: &Path, other: &Path) -> io::Result<()> {
+    point(Action::Rename, other)?;
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Where the old directory is while a new one takes its place, if names cannot be exchanged.
+fn old(place: &Path) -> PathBuf {
+    let mut name = place.file_name().unwrap_or_default().to_owned();
+    name.push(".old");
+    place.with_file_name(name)
+}
+
+/// Gives a directory its name back if a kill left its place empty.
+fn restore_old(place: &Path) -> Result<(), FileError> {
+    let old = old(place);
+    if old.is_dir() && !place.exists() { rename(&old, place) } else { Ok(()) }
 }
 
 impl Drop for StagedDirectory {
@@ -132,18 +188,46 @@ mod tests {
     }
 
     #[test]
+    fn what_a_killed_process_left_is_removed_but_not_what_is_being_written() {
+        let root = tempfile::tempdir().unwrap();
+        let place = root.path().join("model");
+        let alive = filled(&place, "a");
+        // A killed process holds no lock.
+        let dead = root.path().join("model.00000000000000ab.part");
+        fs::create_dir(&dead).unwrap();
+        let other = root.path().join("model.safetensors.00000000000000ab.part");
+        fs::write(&other, "another file's").unwrap();
+        let second = filled(&place, "b");
+        assert!(!dead.exists() && other.exists());
+        assert!(alive.path().join("a").exists());
+        alive.finish().unwrap();
+        second.replace(|_| true).unwrap();
+        assert_eq!(names(&place), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_place_that_a_kill_left_empty_gets_its_directory_back() {
+        let root = tempfile::tempdir().unwrap();
+        let place = root.path().join("model");
+        filled(&root.path().join("model.old"), "a").finish().unwrap();
+        drop(filled(&place, "b"));
+        assert_eq!((names(root.path()), names(&place)), (vec!["model".into()], vec!["a".into()]));
+    }
+
+    #[test]
     fn a_replacement_keeps_what_was_asked_for_and_its_own_files() {
         let root = tempfile::tempdir().unwrap();
         let place = root.path().join("model");
         let staged = filled(&place, "config");
         fs::write(staged.path().join("note"), "mine").unwrap();
         fs::write(staged.path().join("stale"), "old").unwrap();
+        fs::create_dir(staged.path().join("diagnosis")).unwrap();
         staged.replace(|_| true).unwrap();
         let staged = filled(&place, "config");
         fs::write(staged.path().join("config"), "new").unwrap();
         staged.replace(|name| name != "stale").unwrap();
         assert_eq!(names(root.path()), ["model"]);
-        assert_eq!(names(&place), ["config", "note"]);
+        assert_eq!(names(&place), ["config", "diagnosis", "note"]);
         assert_eq!(read_text(&place.join("config")).unwrap(), "new");
         assert_eq!(read_text(&place.join("note")).unwrap(), "mine");
     }

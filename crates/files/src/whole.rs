@@ -1,6 +1,7 @@
 //! A file that is whole or absent.
 
-use super::{Action, FileError, PART, beside, file_error, rename};
+use super::part::Part;
+use super::{Action, FileError, file_error, point, rename};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -25,8 +26,7 @@ pub struct WholeFile {
 impl WholeFile {
     /// Begins a file that will be at this place.
     pub fn create(path: &Path) -> Result<Self, FileError> {
-        let beside = beside(path, PART)?;
-        let file = File::create(&beside).map_err(file_error(Action::Write, path))?;
+        let Part { path: beside, file } = Part::create(path, |path| File::create_new(path))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(Self { place: path.into(), beside, file, finished: false })
     }
@@ -43,6 +43,7 @@ impl WholeFile {
 
     /// Waits for the disk and gives the file its name.
     pub fn finish(mut self) -> Result<(), FileError> {
+        point(Action::Write, &self.place)?;
         self.file
             .flush()
             .and_then(|()| self.file.get_ref().sync_all())
