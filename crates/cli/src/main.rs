@@ -21,8 +21,8 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "hadal", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
-Exit codes: 0 done; 1 something failed or differs; 2 the request makes no sense or cannot be started;
-  3 a training run diverged; 101 a bug in hadal; 128 + n stopped by signal n, and saved.")]
+Exit codes: 0 done; 1 something failed or differs; 2 the request makes no sense or cannot
+  be started; 3 a training run diverged; 101 a bug; 128 + n stopped by signal n, and saved.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

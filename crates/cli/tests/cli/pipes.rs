@@ -54,8 +54,8 @@ fn files_are_written_although_nobody_reads_the_messages() {
     let at = |name: &str| folder.path().join(name);
     let stories = stories();
     let stories = stories.to_str().unwrap();
-    fs::write(at("text"), "Once upon a time there was a girl. ".repeat(200)).unwrap();
-    let (text, cut) = (at("text"), at("cut"));
+    fs::write(at("text.txt"), "Once upon a time there was a girl. ".repeat(200)).unwrap();
+    let (text, cut) = (at("text.txt"), at("cut"));
     let (text, cut) = (text.to_str().unwrap(), cut.to_str().unwrap());
     let jobs: [(&[&str], &str, &str); 6] = [
         (&["import", stories], "imported", "config.json"),
