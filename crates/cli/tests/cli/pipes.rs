@@ -70,7 +70,7 @@ fn files_are_written_although_nobody_reads_the_messages() {
         (
             &["diagnose", cut, "--data", text, "--batches", "1", "--only", "removal"],
             "figures",
-            "summary.json",
+            "about/summary.json",
         ),
     ];
     for (arguments, out, file) in jobs {
