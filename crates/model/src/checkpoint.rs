@@ -103,6 +103,15 @@ pub fn read_config(path: &Path) -> Result<ModelConfig, CheckpointError> {
 /// Writes a directory so that a reader sees the old contents or the new ones, never a mixture: it is
 /// written beside its place, flushed to the disk, and renamed. Other files in it stay.
 pub fn save(decoder: &Decoder, directory: &Path) -> Result<(), CheckpointError> {
+    save_with(decoder, directory, &[])
+}
+
+/// The same with more files, by name, which are in the directory from its first moment on.
+pub fn save_with(
+    decoder: &Decoder,
+    directory: &Path,
+    more: &[(&str, &[u8])],
+) -> Result<(), CheckpointError> {
     let io = file_error(Action::Write, directory);
     // A path such as `.` has no name beside which something could be written.
     let place = if directory.exists() {
@@ -115,6 +124,9 @@ pub fn save(decoder: &Decoder, directory: &Path) -> Result<(), CheckpointError> 
     }
     let staged = StagedDirectory::create(&place)?;
     write_all(decoder, staged.path())?;
+    for (name, content) in more {
+        write_whole(&staged.path().join(name), content)?;
+    }
     Ok(staged.replace(|name| name != CONFIG && name != WEIGHTS)?)
 }
 

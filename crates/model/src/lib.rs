@@ -41,11 +41,13 @@ mod token_decoder;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
-pub use checkpoint::{Checkpoint, CheckpointError, load, read_config, replace_config, save};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, load, read_config, replace_config, save, save_with,
+};
 pub use config::{AttentionBias, ConfigError, DepthKv, MlpKind, ModelConfig, SlidingWindow};
 pub use convert::{Converted, convert};
 pub use cost::{ModelCost, ParameterGroup};
-pub use decoder::Decoder;
+pub use decoder::{Decoder, ReadParameter};
 pub use device::{DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};

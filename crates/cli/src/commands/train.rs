@@ -69,6 +69,9 @@ pub(crate) struct Train {
     /// Continue this run
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "diagnose_every"])]
     resume: Option<PathBuf>,
+    /// With --resume: stop at a damaged checkpoint instead of going on from the one before
+    #[arg(long, requires = "resume")]
+    strict: bool,
     /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
     #[arg(long)]
     dry_run: bool,
@@ -81,7 +84,9 @@ impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let trainer = match &self.resume {
             Some(run) => {
-                let trainer = Trainer::resume(run)?;
+                let resumed =
+                    if self.strict { Trainer::resume_strictly(run) } else { Trainer::resume(run) };
+                let trainer = resumed?;
                 tell(&format!("resuming {} at step {}", run.display(), trainer.step()));
                 trainer
             }
@@ -96,6 +101,9 @@ impl Train {
                 Trainer::create(config, &out)?
             }
         };
+        for warning in trainer.warnings() {
+            tell(&format!("warning: {warning}"))?;
+        }
         let folder = self.resume.clone().or(self.out.clone());
         train(trainer, folder, self.leash)
     }
