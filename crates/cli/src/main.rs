@@ -25,6 +25,10 @@ struct Cli {
 
 fn main() -> ExitCode {
     memory::keep_pages();
+    // Known where the build found a repository.
+    if let Some(commit) = option_env!("HADAL_COMMIT") {
+        hadal_train::provenance::set_commit(commit);
+    }
     std::panic::set_hook(Box::new(|panic| {
         if let Some(failure) = Failure::bug(panic) {
             failure.report();

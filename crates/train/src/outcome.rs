@@ -4,14 +4,14 @@
 //! run was interrupted; so nothing of it is part of the state, and no bit of a run depends on it.
 
 use super::memory::peak_rss_mb;
-use hadal_files::{pretty_json, write_whole};
-use hadal_report::run::{Outcome, Run};
+use super::metrics::METRICS;
+use hadal_files::{hash, pretty_json, write_whole};
+use hadal_report::run::{Outcome, OutcomeFile, Run};
 use hadal_report::statistics::median;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-const OUTCOME: &str = "outcome.json";
 /// The largest resident set of all processes so far: the last one may have made only a few steps.
 const PEAK: &str = "peak_rss_mb";
 const MEBIBYTE: f64 = 1.048_576;
@@ -41,8 +41,11 @@ pub(super) fn write_outcome(folder: &Path, parameters: u64) -> io::Result<()> {
         peak_rss_mb,
         training_flops: steps.iter().map(|step| step.flops.map(|flops| flops as f64)).sum(),
     };
-    let path = folder.join(OUTCOME);
-    Ok(write_whole(&path, pretty_json(&path, &outcome)? + "\n")?)
+    // Whoever reads the metrics later can tell whether they are these.
+    let metrics_blake3 = hash(&folder.join(METRICS)).ok().map(|(hash, _)| hash);
+    let path = folder.join(OutcomeFile::NAME);
+    let file = OutcomeFile { outcome, metrics_blake3 };
+    Ok(write_whole(&path, pretty_json(&path, &file)? + "\n")?)
 }
 
 #[cfg(test)]

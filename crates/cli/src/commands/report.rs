@@ -48,6 +48,10 @@ impl Report {
             print_json(&written)?;
             return Ok(ExitCode::SUCCESS);
         }
+        for note in &written.notes {
+            // There is nowhere to report to if stderr is gone.
+            let _ = writeln!(io::stderr(), "note: {note}");
+        }
         let mut out = io::stdout().lock();
         writeln!(out, "{}", written.headline)?;
         writeln!(
