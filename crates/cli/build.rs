@@ -14,7 +14,8 @@ fn main() {
     }
 }
 
-fn commit(place: &Path) -> Option<String> {
+/// The commit of the repository whose `.git` this is.
+pub(crate) fn commit(place: &Path) -> Option<String> {
     // In a worktree `.git` is a file that names the directory.
     let git = match watched(place) {
         Some(text) => place.parent()?.join(text.strip_prefix("gitdir:")?.trim()),

@@ -22,6 +22,7 @@ mod fault;
 mod part;
 mod regular;
 mod staged;
+pub mod testing;
 mod whole;
 
 pub use error::{Action, FileError, file_error};

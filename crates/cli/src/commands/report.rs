@@ -2,9 +2,10 @@
 
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
+use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_report::page::{Request, write};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -49,10 +50,9 @@ impl Report {
             return Ok(ExitCode::SUCCESS);
         }
         for note in &written.notes {
-            // There is nowhere to report to if stderr is gone.
-            let _ = writeln!(io::stderr(), "note: {note}");
+            tell(&format!("note: {note}"));
         }
-        let mut out = io::stdout().lock();
+        let mut out = stdout();
         writeln!(out, "{}", written.headline)?;
         writeln!(
             out,
