@@ -48,12 +48,13 @@ pub fn resumed(run: &Path, config: &RunConfig) -> Result<Vec<String>, ResumedErr
         return Ok(differ);
     }
     let entry = serde_json::to_value(&now).unwrap_or_default();
-    // What a later version has written stays.
-    match about.get_mut("resumed_by").and_then(|list| list.as_array_mut()) {
-        Some(list) => list.push(entry),
-        None if about.is_object() => about["resumed_by"] = serde_json::Value::Array(vec![entry]),
-        // Nothing that can be read says who began it.
-        None => about = serde_json::json!({ "resumed_by": [entry] }),
+    // What a later version has written stays. If nothing can be read, nothing says who began it.
+    if !about.is_object() {
+        about = serde_json::json!({});
+    }
+    match about.get_mut("resumed_by") {
+        Some(serde_json::Value::Array(list)) => list.push(entry),
+        _ => about["resumed_by"] = serde_json::Value::Array(vec![entry]),
     }
     write_whole(&path, pretty_json(&path, &about)? + "\n")?;
     Ok(differ)

@@ -97,14 +97,18 @@ fn metrics_that_changed_after_the_end_are_noticed() {
 #[test]
 fn huge_files_are_read_without_memory_for_them() {
     let folder = run();
-    for file in [METRICS, "samples.jsonl", "run.json", "outcome.json"] {
-        File::create(folder.path().join(file)).unwrap().set_len(1 << 30).unwrap();
-    }
     fs::create_dir(folder.path().join("diagnosis")).unwrap();
-    File::create(folder.path().join("diagnosis/a.json")).unwrap().set_len(1 << 30).unwrap();
+    for file in [METRICS, "samples.jsonl", "run.json", "outcome.json", "diagnosis/a.json"] {
+        let length = if file == "samples.jsonl" { 1 << 22 } else { 1 << 30 };
+        File::create(folder.path().join(file)).unwrap().set_len(length).unwrap();
+    }
     let run = Run::read(folder.path()).unwrap();
     assert_eq!(run.damage.len(), 5, "{:?}", run.damage);
     assert!(run.damage[0].problem.contains("larger than"), "{:?}", run.damage);
+    let Ok(status) = fs::read_to_string("/proc/self/status") else { return };
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kilobytes < 800_000, "{kilobytes} kB");
 }
 
 #[cfg(unix)]
