@@ -302,7 +302,7 @@ pub fn status(path: &Path) -> Status {
         Status::Running
     } else if path.join("model").is_dir() {
         Status::Done
-    } else if last_failure(path).is_some_and(|step| step == steps_done(path)) {
+    } else if ended_in_failure(path) {
         Status::Failed
     } else {
         Status::Stopped
@@ -314,16 +314,24 @@ pub fn steps_done(path: &Path) -> u64 {
     lines::last_step(&path.join(METRICS))
 }
 
-/// Steps that were done before the newest failure, `failures/step-STEP-NUMBER`. A run that went on behind it has
-/// recorded more.
-fn last_failure(path: &Path) -> Option<u64> {
-    let entries = fs::read_dir(path.join("failures")).ok()?;
-    let parsed = entries.filter_map(|entry| {
-        let name = entry.ok()?.file_name().into_string().ok()?;
+/// Whether the newest failure, `failures/step-STEP-NUMBER`, was the end. A run that went on behind it has recorded more
+/// steps than were done before it, or at least says that it would.
+fn ended_in_failure(path: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Evidence {
+        then: Option<String>,
+    }
+    let Ok(entries) = fs::read_dir(path.join("failures")) else { return false };
+    let failures = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name().into_string().ok()?;
         let (step, number) = name.strip_prefix("step-")?.split_once('-')?;
-        Some((number.parse::<u64>().ok()?, step.parse::<u64>().ok()?))
+        Some((number.parse::<u64>().ok()?, step.parse::<u64>().ok()?, entry.path()))
     });
-    parsed.max().map(|(_, step)| step)
+    let Some((_, step, dump)) = failures.max() else { return false };
+    let evidence: Option<Evidence> = small_json(&dump.join("failed-step.json")).ok().flatten();
+    let then = evidence.and_then(|evidence| evidence.then);
+    then.is_none_or(|then| then == "stop") && step == steps_done(path)
 }
 
 /// Steps and evaluations are in one file.

@@ -147,4 +147,10 @@ fn a_run_has_failed_if_it_did_not_go_on_behind_its_last_failure() {
     fs::remove_file(path.join(METRICS)).unwrap();
     fail("step-000000000-3");
     assert_eq!(status(path), Status::Failed);
+    // It may have been killed before it recorded another step.
+    let evidence = path.join("failures/step-000000000-3/failed-step.json");
+    for (then, expected) in [("skip", Status::Stopped), ("stop", Status::Failed)] {
+        fs::write(&evidence, format!("{{\"batches\": [], \"then\": \"{then}\"}}")).unwrap();
+        assert_eq!(status(path), expected);
+    }
 }
