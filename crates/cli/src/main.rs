@@ -30,6 +30,10 @@ struct Cli {
 
 fn main() -> ExitCode {
     memory::keep_pages();
+    // Known where the build found a repository.
+    if let Some(commit) = option_env!("HADAL_COMMIT") {
+        hadal_train::provenance::set_commit(commit);
+    }
     crash::report_panics();
     #[cfg(unix)]
     crash::report_bus_errors();

@@ -1,16 +1,18 @@
 //! All files of a run in one folder.
 //!
-//! `config.toml` (resolved settings), `run.json` (commit, versions, machine), `metrics.jsonl`,
+//! `config.toml` (resolved settings), `run.json` (data, program, machine), `metrics.jsonl`,
 //! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `outcome.json` and `model/`.
 
 use super::config::{RunConfig, RunConfigError};
 use super::metrics::{METRICS, SAMPLES};
 use super::outcome::{OUTCOME, PEAK};
+use super::provenance;
+use hadal_data::FeedError;
 use hadal_files::{
-    Action, FileError, PART, create_directory, file_error, point, read_text, remove_directory,
-    write_whole,
+    Action, FileError, PART, create_directory, file_error, point, pretty_json, read_text,
+    remove_directory, write_whole,
 };
-use serde_json::json;
+use hadal_report::provenance::Provenance;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,6 +56,9 @@ pub enum RunFolderError {
     /// The settings cannot be read back.
     #[error("{0}; restore the file, or start a new run")]
     Config(#[from] RunConfigError),
+    /// The data cannot be opened.
+    #[error(transparent)]
+    Data(#[from] FeedError),
 }
 
 const CONFIG: &str = "config.toml";
@@ -76,7 +81,7 @@ impl RunFolder {
             file_error(Action::Write, &path.join(CONFIG))(io::Error::other(error))
         })?;
         let folder = Self { path: path.into(), settings, _lock: lock };
-        folder.write(ABOUT, &format!("{:#}\n", about_this_run()))?;
+        folder.write(Provenance::FILE, &about_this_run(path, config)?)?;
         // Last, because its presence is what makes the folder a run.
         folder.write(CONFIG, &folder.settings)?;
         Ok(folder)
@@ -286,20 +291,7 @@ pub fn checkpoint_steps(run: &Path) -> Result<Vec<u64>, RunFolderError> {
 }
 
 /// What a later reader needs to repeat the run.
-fn about_this_run() -> serde_json::Value {
-    let commit = std::process::Command::new("git")
-        .args(["describe", "--always", "--dirty", "--abbrev=40"])
-        .output()
-        .ok()
-        .filter(|output| output.status.success())
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    json!({
-        "hadal": env!("CARGO_PKG_VERSION"),
-        "commit_of_working_directory": commit,
-        "task_generator": hadal_data::tasks::GENERATOR_VERSION,
-        "backend": "burn 0.22.1 flex, f32",
-        "os": std::env::consts::OS,
-        "architecture": std::env::consts::ARCH,
-        "threads": std::thread::available_parallelism().map(usize::from).unwrap_or(1),
-    })
+fn about_this_run(path: &Path, config: &RunConfig) -> Result<String, RunFolderError> {
+    let made = provenance::of(config)?;
+    Ok(pretty_json(&path.join(Provenance::FILE), &made)? + "\n")
 }

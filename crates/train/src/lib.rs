@@ -17,6 +17,7 @@ mod observer;
 pub mod optim;
 mod outcome;
 mod preset;
+pub mod provenance;
 pub mod quality;
 mod saved;
 mod signals;

@@ -5,8 +5,8 @@ use crate::output::{Table, grouped, line, print_json, scaled};
 use crate::standard::{stderr, stdout, tell, visible};
 use clap::Args;
 use hadal_compare::{
-    Budget, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite, SuiteFolder, Task,
-    Watch, compare,
+    Budget, Earlier, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite, SuiteFolder,
+    Task, Watch, compare,
 };
 use hadal_report::page::{Request, write};
 use hadal_report::suite::SuiteTable;
@@ -103,11 +103,19 @@ impl Compare {
         };
         let report = write(&report, |_| ()).map_err(Failure::failed)?;
         tell(&closing(&out, &report.report));
-        let broken = |state: &RunState| matches!(state, RunState::Failed(_) | RunState::Stopped);
-        match results.runs.iter().filter(|run| broken(&run.state)).count() {
-            0 => Ok(ExitCode::SUCCESS),
-            failures => Err(Failure::failed(format!(
-                "{failures} of {} runs failed (see {}); start again to try them once more",
+        let count =
+            |is: fn(&RunState) -> bool| results.runs.iter().filter(|run| is(&run.state)).count();
+        let failed = count(|state| matches!(state, RunState::Failed(_) | RunState::Stopped));
+        let damaged = count(|state| matches!(state, RunState::Damaged(_)));
+        match (failed, damaged) {
+            (0, 0) => Ok(ExitCode::SUCCESS),
+            (0, damaged) => Err(Failure::failed(format!(
+                "{damaged} of {} runs are damaged; remove their folders from {} and start again to make them once more",
+                results.runs.len(),
+                out.join(SuiteTable::RUNS).display()
+            ))),
+            (failed, _) => Err(Failure::failed(format!(
+                "{failed} of {} runs failed (see {}); start again to try them once more",
                 results.runs.len(),
                 out.join("logs").display()
             ))),
@@ -280,6 +288,18 @@ impl View {
 }
 
 impl Watch for View {
+    fn earlier(&mut self, earlier: &Earlier) {
+        line(&self.bar, &earlier.sentence());
+        for warning in &earlier.warnings {
+            line(&self.bar, &format!("warning: {warning}"));
+        }
+    }
+
+    fn waiting(&mut self, task: &Task) {
+        let run = task.run.display();
+        line(&self.bar, &format!("another process is at work in {run}; waiting for it to end"));
+    }
+
     fn progress(&mut self, progress: &Progress) {
         self.bar.set_position((WHOLE * progress.share) as u64);
         if !self.begun {
@@ -300,6 +320,7 @@ impl Watch for View {
     fn ended(&mut self, task: &Task, end: &End) {
         let text = match end {
             End::Failed(said) => format!("warning: {} failed: {said}", task.name),
+            End::Diverged(said) => format!("warning: {} diverged: {said}", task.name),
             End::Done if !self.watched => format!("{} is done", task.name),
             End::DoneBefore if !self.watched => format!("{} was done before", task.name),
             _ => return,

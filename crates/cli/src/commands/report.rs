@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
-use crate::standard::stdout;
+use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_report::page::{Request, write};
 use std::io::Write;
@@ -48,6 +48,9 @@ impl Report {
         if json {
             print_json(&written)?;
             return Ok(ExitCode::SUCCESS);
+        }
+        for note in &written.notes {
+            tell(&format!("note: {note}"));
         }
         let mut out = stdout();
         writeln!(out, "{}", written.headline)?;

@@ -102,7 +102,7 @@ impl Train {
             }
         };
         for warning in trainer.warnings() {
-            tell(&format!("warning: {warning}"))?;
+            tell(&format!("warning: {warning}"));
         }
         let folder = self.resume.clone().or(self.out.clone());
         train(trainer, folder, self.leash)

@@ -11,6 +11,7 @@ mod failures;
 mod healing;
 mod kill;
 mod pipes;
+mod provenance;
 mod resume;
 mod settings;
 mod signals;
