@@ -73,6 +73,9 @@ struct Prepare {
     /// Threads that tokenise; 0 for one on each core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// Stop with an error at more text than this: a small packed file may hold any amount
+    #[arg(long, value_name = "N")]
+    max_bytes: Option<u64>,
     /// Print the manifest as JSON
     #[arg(long)]
     json: bool,
@@ -87,6 +90,7 @@ impl Prepare {
             shard_tokens: self.shard_tokens,
             text_key: self.text_key,
             threads: self.threads,
+            max_bytes: self.max_bytes,
         };
         let mut bar = Bar::default();
         let manifest = prepare(&options, &mut |progress| {

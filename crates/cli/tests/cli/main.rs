@@ -1,7 +1,9 @@
 //! The command line as its users meet it: every test starts the real binary.
 
 mod bench;
+mod data;
 mod diagnose;
+mod faults;
 mod formats;
 mod generate;
 mod hostile;

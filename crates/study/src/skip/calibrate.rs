@@ -12,11 +12,11 @@ use super::measure::measure;
 use super::quantile::Weights;
 use super::report::{CalibrationReport, Shares, sites};
 use super::{Options, Progress, checked};
-use crate::{Samples, Subject};
+use crate::{Samples, Subject, save_into};
 use burn::module::Module;
 use hadal_data::Batch;
-use hadal_files::write_whole;
-use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save};
+use hadal_files::{StagedDirectory, write_whole};
+use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config};
 use hadal_residual::{Site, SkippedKeys, Skipping, StepMode};
 use hadal_train::SkipPer;
 use std::fs;
@@ -173,14 +173,15 @@ impl Calibrated {
         Ok(place.clone())
     }
 
-    /// Writes a model directory, with the tokenizer if there is one.
+    /// Writes a model directory, with the tokenizer if there is one: all of it or nothing.
     pub fn save(&self, out: &Path) -> Result<(), SkipError> {
-        save(&self.decoder, out)?;
+        check_free(out)?;
+        let staged = StagedDirectory::create(out)?;
+        save_into(&self.decoder, staged.path())?;
         if let Some(from) = &self.tokenizer {
-            let to = out.join("tokenizer.json");
-            write_whole(&to, hadal_files::read(from)?)?;
+            write_whole(&staged.path().join("tokenizer.json"), hadal_files::read(from)?)?;
         }
-        Ok(())
+        Ok(staged.replace(|_| true)?)
     }
 }
 

@@ -102,6 +102,20 @@ fn show_manifest(manifest: &Manifest, out: &Path) -> io::Result<()> {
             manifest.not_copied.join(", ")
         )?;
     }
+    if !manifest.left_out.is_empty() {
+        writeln!(
+            stderr,
+            "note: not copied, because they lead out of the model's directory or are no files: {}",
+            manifest.left_out.join(", ")
+        )?;
+    }
+    if !manifest.code.is_empty() {
+        writeln!(
+            stderr,
+            "note: programs that came with the model were copied, look at them before you run or publish them: {}",
+            manifest.code.join(", ")
+        )?;
+    }
     writeln!(stderr, "redo: {}", manifest.redo)?;
     writeln!(stderr, "undo: {}", manifest.undo)?;
     writeln!(
