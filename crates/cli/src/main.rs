@@ -30,6 +30,9 @@ fn main() -> ExitCode {
             failure.report();
         }
     }));
+    if let Some(cache) = hadal_files::cache_directory() {
+        hadal_files::remember_hashes(cache, output::warn);
+    }
     let outcome = std::panic::catch_unwind(|| Cli::parse().command.run());
     match outcome {
         Ok(Ok(code)) => code,

@@ -76,6 +76,12 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Says on stderr what the user should know, though nothing failed.
+pub(crate) fn warn(message: &str) {
+    // There is nowhere to warn if stderr is gone.
+    let _ = writeln!(io::stderr(), "warning: {message}");
+}
+
 /// `1,234,567`.
 pub(crate) fn grouped(number: i128) -> String {
     let digits = number.unsigned_abs().to_string();

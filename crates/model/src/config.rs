@@ -169,12 +169,15 @@ impl ModelConfig {
         }
     }
 
+    /// No model has more blocks.
+    pub(crate) const MOST_LAYERS: usize = 4096;
+
     /// Far beyond any model, close enough that counting never overflows and that a mistyped number is refused before
     /// memory is allocated.
     const BOUNDS: [Bound; 9] = [
         ("vocab_size", |c| c.vocab_size, 1 << 24),
         ("d_model", |c| c.d_model, 1 << 20),
-        ("n_layers", |c| c.n_layers, 4096),
+        ("n_layers", |c| c.n_layers, Self::MOST_LAYERS),
         ("n_heads", |c| c.n_heads, 1 << 14),
         ("n_kv_heads", |c| c.n_kv_heads, 1 << 14),
         ("head_dim", |c| c.head_dim, 1 << 14),
@@ -207,7 +210,9 @@ impl ModelConfig {
         if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
             refuse("rope_theta", self.rope_theta, "it must be a positive number, such as 10000")?;
         }
-        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
+        // It is used as f32, in which 1e-50 is zero and 1e56 infinite.
+        let eps = self.norm_eps as f32;
+        if !(eps.is_normal() && eps > 0.0) {
             refuse("norm_eps", self.norm_eps, "it must be a small positive number, such as 1e-6")?;
         }
         if let Some(scaling) = &self.rope_scaling

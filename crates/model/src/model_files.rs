@@ -5,14 +5,13 @@ use crate::config::ModelConfig;
 use crate::decoder::Decoder;
 use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
 use burn::tensor::Device;
-use hadal_files::{Action, file_error, read_text};
+use hadal_files::{read_at_most, read_text, verify};
 use hadal_gguf::Gguf;
 use hadal_residual::Weights;
 pub(crate) use hadal_tokenizer::{TOKENIZER, is_gguf, model_at};
 use serde_json::Value;
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 /// Hugging Face's place for the tokens that begin and end a text.
@@ -31,7 +30,8 @@ pub(crate) struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// Opens what [`model_at`] finds; no parameter is read yet.
+    /// Opens what [`model_at`] finds; no parameter is read yet. The config is compared with its hash; whoever reads
+    /// parameters verifies [`WeightSource::files`].
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let path = &model_at(path);
         if is_gguf(path) {
@@ -88,9 +88,10 @@ pub(crate) fn chat_template(model: &Path) -> Result<Option<String>, CheckpointEr
     }
     let file = model.join(CHAT_TEMPLATE);
     if file.exists() {
+        verify(&file)?;
         return Ok(Some(read_text(&file)?));
     }
-    let settings = fs::read(model.join(TOKENIZER_SETTINGS)).ok();
+    let settings = hadal_files::read(&model.join(TOKENIZER_SETTINGS)).ok();
     let json: Option<Value> = settings.and_then(|text| serde_json::from_slice(&text).ok());
     Ok(json.and_then(|json| Some(json.get("chat_template")?.as_str()?.to_owned())))
 }
@@ -100,12 +101,13 @@ const LONGEST_CONFIG: u64 = 1 << 20;
 
 fn read_json(path: &Path) -> Result<Value, CheckpointError> {
     let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
-    let io = file_error(Action::Read, path);
-    let mut bytes = Vec::new();
-    File::open(path).map_err(&io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > LONGEST_CONFIG {
-        return Err(wrong("this file is too long to be a config".into()));
-    }
+    let bytes = match read_at_most(path, LONGEST_CONFIG) {
+        Err(error) if error.source.kind() == io::ErrorKind::FileTooLarge => {
+            return Err(wrong("this file is too long to be a config".into()));
+        }
+        other => other?,
+    };
+    verify(path)?;
     serde_json::from_slice(&bytes)
         .map_err(|error| wrong(format!("this is not valid JSON: {error}")))
 }

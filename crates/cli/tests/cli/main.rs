@@ -8,6 +8,7 @@ mod hostile;
 mod hub;
 mod import;
 mod inspect;
+mod integrity;
 mod parity;
 mod perplexity;
 mod policies;
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{command, golden, run};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "perplexity",
     "policies",
     "parity",
@@ -36,6 +37,7 @@ const COMMANDS: [&str; 15] = [
     "import",
     "prune",
     "export",
+    "verify",
 ];
 
 #[test]
