@@ -12,3 +12,33 @@ pub(crate) fn keep_pages() {
     // SAFETY: sets an option of the allocator, which any thread may do at any time.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, -1) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn purge_delay() -> i64 {
+        // SAFETY: reads an option of the allocator, which any thread may do at any time.
+        unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) as i64 }
+    }
+
+    #[test]
+    #[ignore = "another test starts it with MIMALLOC_PURGE_DELAY=4321"]
+    fn the_delay_is_4321_until_pages_are_kept() {
+        assert_eq!(purge_delay(), 4321);
+        keep_pages();
+        assert_eq!(purge_delay(), -1);
+    }
+
+    /// mimalloc reads its options from the environment by their names, so the name tells whether the number is right.
+    #[test]
+    fn the_number_is_that_of_the_delay_before_pages_are_given_back() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "memory::tests::the_delay_is_4321_until_pages_are_kept"]);
+        command.arg("--ignored").env("MIMALLOC_PURGE_DELAY", "4321");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+}

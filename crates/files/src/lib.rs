@@ -24,6 +24,7 @@ mod part;
 mod regular;
 mod remembered;
 mod staged;
+pub mod testing;
 mod verify;
 mod whole;
 

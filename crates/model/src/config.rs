@@ -210,9 +210,7 @@ impl ModelConfig {
         if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
             refuse("rope_theta", self.rope_theta, "it must be a positive number, such as 10000")?;
         }
-        // It is used as f32, in which 1e-50 is zero and 1e56 infinite.
-        let eps = self.norm_eps as f32;
-        if !(eps.is_normal() && eps > 0.0) {
+        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
             refuse("norm_eps", self.norm_eps, "it must be a small positive number, such as 1e-6")?;
         }
         if let Some(scaling) = &self.rope_scaling
@@ -237,6 +235,17 @@ impl ModelConfig {
             refuse("depth_kv", "not \"none\"", reason)?;
         }
         Ok(())
+    }
+
+    /// The same for models from files. A run may be started with an epsilon that is zero in f32, and fails when
+    /// something is zero; a file with one is damaged.
+    pub(crate) fn check_stored(&self) -> Result<(), ConfigError> {
+        let eps = self.norm_eps as f32;
+        if self.norm_eps > 0.0 && !(eps.is_finite() && eps > 0.0) {
+            let reason = "it is used as f32, in which it is zero or infinite; 1e-6 is usual";
+            refuse("norm_eps", format!("{:e}", self.norm_eps), reason)?;
+        }
+        self.check()
     }
 
     fn check_window(&self) -> Result<(), ConfigError> {

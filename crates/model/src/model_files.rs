@@ -37,7 +37,7 @@ impl ModelFiles {
         if is_gguf(path) {
             let (model, Imported { config, begin, ends }) = GgufModel::open(path)?;
             config
-                .check()
+                .check_stored()
                 .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
             return Ok(Self { config, begin, ends, weights: Box::new(model) });
         }
@@ -135,7 +135,7 @@ pub(crate) fn describe_file(path: &Path) -> Result<(Imported, Naming), Checkpoin
     };
     imported
         .config
-        .check()
+        .check_stored()
         .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
     Ok((imported, naming))
 }

@@ -66,4 +66,9 @@ impl TrainError {
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Model(_) | Self::Feed(_) | Self::Folder(_) | Self::OtherModel { .. })
     }
+
+    /// Whether the run's numbers are no longer finite: a finding about its settings, and nothing that broke.
+    pub fn is_divergence(&self) -> bool {
+        matches!(self, Self::NotFinite { .. })
+    }
 }

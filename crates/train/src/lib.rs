@@ -38,7 +38,7 @@ pub use model_section::ModelSection;
 pub use observer::{Finished, Midway, Observer, StepReport};
 pub use preset::{DEFAULT_DATA, PRESETS, for_depth};
 pub use saved::saved_model;
-pub use signals::stop_on_signals;
+pub use signals::{StopSignal, stop_on_signals};
 pub use skip::{SkipConfig, SkipGate, SkipPer, SkipReport, SkipState};
 pub use state::StateError;
 pub use trainer::Trainer;

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::spinner;
+use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_serve::{DEFAULT_HOST, DEFAULT_PORT, Options, Server};
 use std::io::{self, Write};
@@ -58,8 +59,8 @@ impl Serve {
         let server = Server::bind(options)?;
         spinner.finish_and_clear();
         let (runs, root) = (server.runs(), server.root().display());
-        writeln!(io::stderr(), "{runs} runs in {root}; Ctrl-C ends")?;
-        writeln!(io::stdout(), "{}", server.url())?;
+        writeln!(stderr(), "{runs} runs in {root}; Ctrl-C ends")?;
+        writeln!(stdout(), "{}", server.url())?;
         if self.open {
             open(&server.url())?;
         }
@@ -75,6 +76,6 @@ fn open(url: &str) -> io::Result<()> {
         Command::new(program).arg(url).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     match started {
         Ok(_) => Ok(()),
-        Err(error) => writeln!(io::stderr(), "cannot open a browser with {program}: {error}"),
+        Err(error) => writeln!(stderr(), "cannot open a browser with {program}: {error}"),
     }
 }

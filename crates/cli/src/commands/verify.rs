@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{bytes_bar, print_json, show_bytes};
+use crate::standard::stdout;
 use clap::Args;
 use hadal_files::{
     HashError, MANIFEST, Verdict, file_error, is_part, read_any_manifest, verify_now,
@@ -98,11 +99,10 @@ impl Verify {
         if self.json {
             print_json(&lines)?;
         } else {
-            let mut out = io::stdout().lock();
+            let mut out = stdout();
             for Line { path, status, .. } in lines {
                 writeln!(out, "{status:<10}  {}", path.display())?;
             }
-            out.flush()?;
         }
         if wrong == 0 {
             return Ok(ExitCode::SUCCESS);

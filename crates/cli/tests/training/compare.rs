@@ -26,7 +26,7 @@ batches = 1
 every_steps = 5
 ";
 
-const THREE: &str = "
+pub(crate) const THREE: &str = "
 [[variant]]
 residual = \"prenorm\"
 [[variant]]
@@ -36,13 +36,13 @@ residual = \"prenorm\"
 residual = \"mgr:streams=2\"
 ";
 
-fn written(directory: &Path, head: &str, variants: &str) -> PathBuf {
+pub(crate) fn written(directory: &Path, head: &str, variants: &str) -> PathBuf {
     let path = directory.join("suite.toml");
     fs::write(&path, format!("{head}\n{BODY}\n{variants}")).unwrap();
     path
 }
 
-fn compare(suite: &Path, out: &Path) -> Command {
+pub(crate) fn compare(suite: &Path, out: &Path) -> Command {
     let mut command = hadal(&["compare"]);
     command.arg(suite).arg("--out").arg(out);
     command
@@ -162,7 +162,7 @@ fn a_suite_that_is_asked_to_stop_says_how_to_go_on() {
     more(&mut command);
     let metrics = parts.join("runs/prenorm-s0/metrics.jsonl");
     let stopped = signalled(&mut command, "-TERM", || lines(&metrics) > 5);
-    assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
+    assert_eq!(stopped.code, Some(143), "{}", stopped.stderr);
     let next = format!("go on with: hadal compare {}", suite.display());
     assert!(stopped.stderr.contains(&next), "{}", stopped.stderr);
     assert!(!parts.join("runs/prenorm-s0/model").exists());

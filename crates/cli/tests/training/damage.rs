@@ -1,6 +1,7 @@
 //! Damage is noticed and named, and never spreads to what is still whole.
 
 use crate::support::*;
+use hadal_files::testing::skip;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -144,8 +145,7 @@ fn a_full_disk_is_one_clear_message_and_the_last_checkpoint_is_intact() {
         (172, "checkpoint.every_steps=0"),
     ] {
         let Some(disk) = SmallDisk::mount(&disk_path, &format!("size={size}k")) else {
-            println!("skipped: a small file system cannot be mounted here (it takes root)");
-            return;
+            return skip("mount", "a small file system cannot be mounted here (it takes root)");
         };
         let run = disk_path.join("run");
         let ended = finish(&mut on_task(&run, &settings(every)));

@@ -44,7 +44,7 @@ fn by_default_a_failure_stops_before_the_parameters_are_touched() {
     let mut settings = EXPLODING.to_vec();
     settings.extend(["train.accumulate=3", "checkpoint.every_steps=1"]);
     let ended = finish(&mut on_task(&run, &settings));
-    ended.refused(1, &["step 1", "NaN", "untouched", "failures/step-000000001", "on_failure"]);
+    ended.refused(3, &["step 1", "NaN", "untouched", "failures/step-000000001", "on_failure"]);
     assert!(!run.join("model").exists());
     let [dump] = &dumps(&run)[..] else { panic!("{:?}", dumps(&run)) };
     assert_complete(dump, 6);
@@ -52,7 +52,7 @@ fn by_default_a_failure_stops_before_the_parameters_are_touched() {
     let tensors = |directory: &Path| fs::read(directory.join("state.safetensors")).unwrap();
     assert!(tensors(dump) == tensors(&newest(&run)));
     // The same step of the same state fails in the same way.
-    finish(&mut resume(&run)).refused(1, &["step 1", "NaN"]);
+    finish(&mut resume(&run)).refused(3, &["step 1", "NaN"]);
     assert_eq!(dumps(&run).len(), 1);
 }
 
@@ -64,7 +64,7 @@ fn skip_and_rollback_stop_at_the_limit() {
         let mut settings = EXPLODING.to_vec();
         let on_failure = format!("failure.on_failure={what}");
         settings.extend([on_failure.as_str(), "failure.limit=3", "checkpoint.every_steps=1"]);
-        let ended = finish(&mut on_task(&run, &settings)).refused(1, &["step 1", "NaN"]);
+        let ended = finish(&mut on_task(&run, &settings)).refused(3, &["step 1", "NaN"]);
         let warnings = ended.stderr.lines().filter(|line| line.starts_with("warning: step 1"));
         assert_eq!(warnings.count(), 3, "{}", ended.stderr);
         let dumps = dumps(&run);
@@ -85,8 +85,8 @@ fn an_evaluation_that_is_not_finite_spoils_no_checkpoint() {
     let run = directory.path().join("run");
     let mut settings = EXPLODING.to_vec();
     settings.extend(["eval.every_steps=1", "checkpoint.every_steps=1"]);
-    finish(&mut on_task(&run, &settings)).refused(1, &["step 1"]);
-    finish(&mut resume(&run)).refused(1, &["step 1", "NaN"]);
+    finish(&mut on_task(&run, &settings)).refused(3, &["step 1"]);
+    finish(&mut resume(&run)).refused(3, &["step 1", "NaN"]);
 }
 
 /// A text with a letter that few windows hold.

@@ -18,7 +18,7 @@ fn interrupted_and_resumed(run: &Path, first: &mut Command, stops: &[usize]) {
             _ => signalled(&mut resume(run), signal, enough),
         };
         match ended.code {
-            Some(130) => stopped += 1,
+            Some(130 | 143) => stopped += 1,
             _ => {
                 ended.succeeded();
                 continue;

@@ -21,6 +21,9 @@ const TINY_MODEL: [&str; 5] = [
     "schedule.warmup_steps=5",
 ];
 
+/// Settings of a run that takes longer than any test, with steps that take a while.
+pub(crate) const ENDLESS: [&str; 2] = ["train.steps=1000000", "train.accumulate=10"];
+
 /// `hadal ARGUMENTS` in an environment that asks for backtraces, so that none of them can hide.
 pub(crate) fn hadal(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hadal"));
