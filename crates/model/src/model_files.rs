@@ -1,11 +1,11 @@
 //! A model as it is on disk: its config, and where its parameters come from.
 
-use crate::checkpoint::{CONFIG, CheckpointError};
+use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS};
 use crate::config::ModelConfig;
 use crate::decoder::Decoder;
 use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
 use burn::tensor::Device;
-use hadal_files::{read_at_most, read_text, verify};
+use hadal_files::{HashError, read_at_most, read_text, verify};
 use hadal_gguf::Gguf;
 use hadal_residual::Weights;
 pub(crate) use hadal_tokenizer::{TOKENIZER, is_gguf, model_at};
@@ -35,7 +35,8 @@ impl ModelFiles {
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let path = &model_at(path);
         if is_gguf(path) {
-            let (model, Imported { config, begin, ends }) = GgufModel::open(path)?;
+            let opened = GgufModel::open(path).map_err(|error| explained(path, error));
+            let (model, Imported { config, begin, ends }) = opened?;
             config
                 .check_stored()
                 .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
@@ -50,8 +51,9 @@ impl ModelFiles {
             ends = if named.is_empty() { ends } else { named };
             begin = token_ids(&json, "bos_token_id").first().copied().or(begin);
         }
-        let weights = Box::new(Shards::open(path, naming)?);
-        Ok(Self { config, begin, ends, weights })
+        let weights = Shards::open(path, naming);
+        let weights = weights.map_err(|error| explained(&path.join(WEIGHTS), error))?;
+        Ok(Self { config, begin, ends, weights: Box::new(weights) })
     }
 
     /// Where each parameter is, if all of them exist and nothing else does. None is read.
@@ -68,6 +70,14 @@ impl ModelFiles {
         }
         reading.finish()?;
         Ok(places)
+    }
+}
+
+/// Why a file cannot be opened: if it is damaged, that is why.
+fn explained(path: &Path, error: CheckpointError) -> CheckpointError {
+    match verify(path) {
+        Ok(()) | Err(HashError::File(_)) => error,
+        Err(damage) => damage.into(),
     }
 }
 
