@@ -37,6 +37,9 @@ fn main() -> ExitCode {
     crash::report_panics();
     #[cfg(unix)]
     crash::report_bus_errors();
+    if let Some(cache) = hadal_files::cache_directory() {
+        hadal_files::remember_hashes(cache, output::warn);
+    }
     end(std::panic::catch_unwind(|| Cli::parse().command.run()))
 }
 

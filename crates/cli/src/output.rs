@@ -83,6 +83,11 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Says on stderr what the user should know, though nothing failed.
+pub(crate) fn warn(message: &str) {
+    tell(&format!("warning: {message}"));
+}
+
 /// `1,234,567`.
 pub(crate) fn grouped(number: i128) -> String {
     let digits = number.unsigned_abs().to_string();

@@ -10,7 +10,7 @@
 //! - A [`Session`] decodes single tokens by kernels over slices, without tensors.
 //!
 //! A model is data. Everything that a pass does beyond it is in its [`Pass`]. Checkpoints are
-//! directories with `config.json` and `model.safetensors`.
+//! directories with `config.json`, `model.safetensors` and their hashes in `manifest.json`.
 
 mod attention;
 mod cache;

@@ -10,6 +10,7 @@ mod hostile;
 mod hub;
 mod import;
 mod inspect;
+mod integrity;
 mod parity;
 mod perplexity;
 mod pipes;
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{command, run};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "perplexity",
     "policies",
     "parity",
@@ -40,6 +41,7 @@ const COMMANDS: [&str; 15] = [
     "import",
     "prune",
     "export",
+    "verify",
 ];
 
 #[test]

@@ -28,6 +28,8 @@ pub(crate) const ENDLESS: [&str; 2] = ["train.steps=1000000", "train.accumulate=
 pub(crate) fn hadal(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hadal"));
     command.args(arguments).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
+    // No test writes to the user's cache: this place can hold none.
+    command.env("HADAL_CACHE", "/dev/null/cache").env_remove("HADAL_VERIFY");
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);
     }

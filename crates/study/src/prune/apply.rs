@@ -90,6 +90,8 @@ pub fn apply(
         Part::list(&removed),
         quoted(out)
     );
+    // Also in the place of a copy of the whole model's.
+    hadal_files::write_manifest(staged.path())?;
     let manifest = Manifest {
         blocks,
         removed,
