@@ -5,7 +5,7 @@
 use crate::figure::Figure;
 use hadal_files::{FileError, read_text};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The contents of a run folder.
@@ -197,7 +197,7 @@ impl Run {
 
 /// The status of a run, without reading it.
 pub fn status(path: &Path) -> Status {
-    let busy = File::open(path.join("lock"))
+    let busy = hadal_files::open(&path.join("lock"))
         .is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)));
     let has_failures = fs::read_dir(path.join("failures")).is_ok_and(|mut e| e.next().is_some());
     if busy {
