@@ -38,10 +38,27 @@ pub(crate) enum StoreError {
     Foreign,
     #[error("{FILE}{0} is not ours and stays as it is; move it away to have an index")]
     Beside(&'static str),
+    #[error("{FILE} is damaged")]
+    Damaged,
     #[error("{FILE}: {0}")]
     File(#[from] io::Error),
     #[error("{FILE}: {0}")]
     Index(#[from] rusqlite::Error),
+}
+
+impl StoreError {
+    /// Whether it is ours, was read and makes no sense.
+    fn is_damage(&self) -> bool {
+        use ErrorCode::{DatabaseCorrupt, NotADatabase, Unknown};
+        match self {
+            Self::Damaged => true,
+            Self::Index(error) => match error.sqlite_error_code() {
+                Some(code) => matches!(code, DatabaseCorrupt | NotADatabase | Unknown),
+                None => true,
+            },
+            _ => false,
+        }
+    }
 }
 
 impl Store {
@@ -51,7 +68,7 @@ impl Store {
         // SQLite refuses links anywhere in a path.
         let path = fs::canonicalize(root)?.join(FILE);
         match Self::open_ours(&path) {
-            Err(StoreError::Index(error)) if is_damage(&error) => {
+            Err(error) if error.is_damage() => {
                 // Still ours: it was just looked at.
                 fs::remove_file(&path)?;
                 Self::open_ours(&path)
@@ -99,7 +116,7 @@ impl Store {
             ))?;
         }
         let store = Self { path: path.into(), connection };
-        store.count()?;
+        store.check()?;
         Ok(store)
     }
 
@@ -108,8 +125,13 @@ impl Store {
         self.path.exists()
     }
 
-    fn count(&self) -> rusqlite::Result<i64> {
-        self.connection.query_row("select count(*) from runs", [], |row| row.get(0))
+    fn check(&self) -> Result<(), StoreError> {
+        let ask = |query: &str| self.connection.query_row(query, [], |row| row.get::<_, String>(0));
+        if ask("pragma quick_check(1)")? != "ok" {
+            return Err(StoreError::Damaged);
+        }
+        ask("select cast(count(summary) as text) from runs")?;
+        Ok(())
     }
 
     /// All summaries, with the stamps under which they were read. Those that cannot be parsed are left out, and so read
@@ -195,15 +217,4 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-/// Whether it was read and makes no sense.
-fn is_damage(error: &rusqlite::Error) -> bool {
-    match error.sqlite_error_code() {
-        Some(code) => matches!(
-            code,
-            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
-        ),
-        None => true,
-    }
 }
