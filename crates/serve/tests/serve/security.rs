@@ -146,7 +146,7 @@ fn notes_need_the_token_and_nothing_else_can_be_written() {
 }
 
 /// A server that other machines can reach, with one run.
-fn remote(change: impl FnOnce(&mut Options)) -> Site {
+pub(crate) fn remote(change: impl FnOnce(&mut Options)) -> Site {
     let change = |options: &mut Options| {
         options.host = "0.0.0.0".into();
         options.allow_remote = true;
