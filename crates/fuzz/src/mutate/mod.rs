@@ -14,11 +14,12 @@ use tree::change;
 /// A changed copy of an input of a target. The same seed makes the same change.
 pub fn mutate(target: &Target, bytes: &[u8], seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
+    let words: Vec<&str> = target.words.split_whitespace().collect();
     let mut changed = bytes.to_vec();
     for _ in 0..1 + random.below(3) {
         changed = match target.form {
-            Form::File(name) => file(name, &changed, target.words, &mut random),
-            Form::Folder => folder(&changed, target.words, &mut random),
+            Form::File(name) => file(name, &changed, &words, &mut random),
+            Form::Folder => folder(&changed, &words, &mut random),
         };
     }
     changed
