@@ -1,0 +1,57 @@
+//! Every target, given its seeds and mutations of them.
+
+use crate::{TARGETS, Target, mutate, target};
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Memory is counted for the whole process, so one target at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn seeds(target: &Target) -> Vec<Vec<u8>> {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target.name);
+    let mut paths: Vec<_> =
+        fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{} holds no seed", place.display());
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+fn replay(name: &str) {
+    let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let target = target(name).unwrap();
+    let seeds = seeds(target);
+    for seed in &seeds {
+        target.run(seed);
+    }
+    let each = target.replays.div_ceil(seeds.len());
+    for (i, seed) in seeds.iter().enumerate() {
+        let mut input = seed.clone();
+        for j in 0..each {
+            // Changes pile up for a while, since some faults need several at once.
+            let base = if j % 8 == 0 { seed } else { &input };
+            input = mutate(target, base, (i * each + j) as u64);
+            input.truncate(target.longest);
+            target.run(&input);
+        }
+    }
+}
+
+macro_rules! replays {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            replay(stringify!($name));
+        })*
+
+        #[test]
+        fn every_target_is_replayed() {
+            let replayed = [$(stringify!($name)),*];
+            assert_eq!(replayed.to_vec(), TARGETS.map(|target| target.name).to_vec());
+        }
+    };
+}
+
+replays! {
+    gguf vocabulary gguf_model config model safetensors tokenizer plan cut suite run_config run report serve documents parquet
+}
