@@ -295,3 +295,81 @@ fn about_this_run(path: &Path, config: &RunConfig) -> Result<String, RunFolderEr
     let made = provenance::of(config)?;
     Ok(pretty_json(&path.join(Provenance::FILE), &made)? + "\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConfigLayers;
+    use std::sync::Barrier;
+
+    fn settings(seed: u64) -> RunConfig {
+        ConfigLayers::from_preset("nano").unwrap().with_seed(seed).finish().unwrap()
+    }
+
+    #[test]
+    fn of_many_starts_into_one_new_folder_exactly_one_wins() {
+        const STARTS: usize = 6;
+        let directory = tempfile::tempdir().unwrap();
+        for round in 0..10 {
+            let path = &directory.path().join(round.to_string());
+            let barrier = &Barrier::new(STARTS);
+            let start = |seed: usize| {
+                barrier.wait();
+                // Dropped at once: those that waited for the lock find a run.
+                RunFolder::create(path, &settings(seed as u64)).map(|_| seed as u64)
+            };
+            let ends: Vec<_> = std::thread::scope(|scope| {
+                let starts: Vec<_> =
+                    (0..STARTS).map(|seed| scope.spawn(move || start(seed))).collect();
+                starts.into_iter().map(|start| start.join().unwrap()).collect()
+            });
+            let (won, lost): (Vec<_>, Vec<_>) = ends.into_iter().partition(Result::is_ok);
+            let won: Vec<u64> = won.into_iter().map(Result::unwrap).collect();
+            let (_, config) = RunFolder::open(path).unwrap();
+            assert_eq!(won, [config.seed]);
+            use RunFolderError::{Busy, Taken};
+            let refused = |end: &Result<u64, _>| matches!(end, Err(Busy { .. } | Taken { .. }));
+            assert!(lost.iter().all(refused), "{lost:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_reported_and_stands_in_nobodys_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(directory.path(), &settings(0)).unwrap();
+        for step in 1..=3 {
+            fs::create_dir(folder.checkpoint(step)).unwrap();
+        }
+        // A file is no directory that could be emptied, and its part stays.
+        fs::remove_dir(folder.checkpoint(1)).unwrap();
+        for _ in 0..2 {
+            fs::write(folder.checkpoint(1), "").unwrap();
+            let left = folder.prune(2, &[]).unwrap();
+            assert!(
+                matches!(&left[..], [(1, error)] if error.to_string().contains("step-000000001"))
+            );
+            assert_eq!(folder.checkpoints().unwrap(), [2, 3]);
+        }
+        let first = folder.set_aside(3).unwrap();
+        fs::create_dir(folder.checkpoint(3)).unwrap();
+        assert_ne!(folder.set_aside(3).unwrap(), first);
+        assert!(folder.remove_after(1).unwrap().is_empty());
+        assert_eq!(folder.checkpoints().unwrap(), [] as [u64; 0]);
+        assert_eq!(folder.clear_unfinished().len(), 2);
+    }
+
+    #[test]
+    fn only_parts_of_the_runs_own_files_are_cleared_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(directory.path(), &settings(0)).unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let ours = ["run.json.0af.part", "model.00.part", "metrics.jsonl.ff.part"];
+        let others = ["movie.part", "model.mine.part", "run.json"];
+        ours.iter().chain(&others).for_each(|name| fs::write(path(name), "").unwrap());
+        fs::remove_file(path(ours[1])).unwrap();
+        fs::create_dir(path(ours[1])).unwrap();
+        assert!(folder.clear_unfinished().is_empty());
+        assert!(!ours.iter().any(|name| path(name).exists()));
+        assert!(others.iter().all(|name| path(name).exists()));
+    }
+}

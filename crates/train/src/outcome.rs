@@ -52,7 +52,8 @@ pub(super) fn write_outcome(
         parameters,
         tokens: steps_done * tokens_per_step,
         seconds: speeds().map(|speed| tokens_per_step as f64 / speed).sum(),
-        tokens_per_second: median(speeds()),
+        // The median of nothing is no number, and no file of numbers could hold it.
+        tokens_per_second: Some(median(speeds())).filter(|speed| speed.is_finite()).unwrap_or(0.0),
         peak_rss_mb: peak(folder),
         // Some of the work is not all of it.
         training_flops: if points.len() as u64 == steps_done { flops() } else { None },

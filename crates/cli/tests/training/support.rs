@@ -215,6 +215,21 @@ pub(crate) fn temporary() -> TempDir {
     TempDir::new().unwrap()
 }
 
+/// Where waiting for the disk takes no time, if there is such a place.
+pub(crate) fn in_memory() -> TempDir {
+    TempDir::new_in("/dev/shm").unwrap_or_else(|_| temporary())
+}
+
+pub(crate) fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+}
+
+/// Starts a run and kills it at an operation on files, as `HADAL_FAULT` names it.
+pub(crate) fn killed_at(command: &mut Command, operation: &str) {
+    let ended = finish(command.env("HADAL_FAULT", format!("kill:{operation}")));
+    assert_eq!(ended.code, None, "{operation}: {}", ended.stderr);
+}
+
 /// Numbers that are the same in every run of the tests.
 pub(crate) struct Dice(pub(crate) u64);
 
