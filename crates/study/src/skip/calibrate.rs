@@ -12,11 +12,10 @@ use super::measure::measure;
 use super::quantile::Weights;
 use super::report::{CalibrationReport, Shares, sites};
 use super::{Options, Progress, checked};
-use crate::{Samples, Subject, save_into};
+use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
-use hadal_files::{StagedDirectory, write_whole};
-use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config};
+use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save_with};
 use hadal_residual::{Site, SkippedKeys, Skipping, StepMode};
 use hadal_train::SkipPer;
 use std::fs;
@@ -176,12 +175,9 @@ impl Calibrated {
     /// Writes a model directory, with the tokenizer if there is one: all of it or nothing.
     pub fn save(&self, out: &Path) -> Result<(), SkipError> {
         check_free(out)?;
-        let staged = StagedDirectory::create(out)?;
-        save_into(&self.decoder, staged.path())?;
-        if let Some(from) = &self.tokenizer {
-            write_whole(&staged.path().join("tokenizer.json"), hadal_files::read(from)?)?;
-        }
-        Ok(staged.replace(|_| true)?)
+        let tokenizer = self.tokenizer.as_deref().map(hadal_files::read).transpose()?;
+        let more: Vec<_> = tokenizer.iter().map(|text| ("tokenizer.json", &text[..])).collect();
+        Ok(save_with(&self.decoder, out, &more)?)
     }
 }
 
