@@ -26,8 +26,17 @@ impl Keeper {
     /// Looks at a folder and starts the thread. It ends when the keeper is dropped.
     pub(crate) fn start(root: &Path) -> io::Result<Self> {
         let mut catalogue = Catalogue::open(root);
-        let first = Arc::new(catalogue.now().clone());
-        let (publish, latest) = watch::channel((Instant::now(), first));
+        Self::with(catalogue.now().clone(), move || {
+            catalogue.look();
+            catalogue.now().clone()
+        })
+    }
+
+    fn with(
+        first: Snapshot,
+        mut look: impl FnMut() -> Snapshot + Send + 'static,
+    ) -> io::Result<Self> {
+        let (publish, latest) = watch::channel((Instant::now(), Arc::new(first)));
         let (wish, wishes) = sync_channel(1);
         let is_late = Arc::new(AtomicBool::new(false));
         let late = Arc::clone(&is_late);
@@ -36,9 +45,8 @@ impl Keeper {
                 let (at, mut snapshot) = publish.borrow().clone();
                 let mut looked = at;
                 if at.elapsed() >= FRESH {
-                    catalogue.look();
+                    snapshot = Arc::new(look());
                     looked = Instant::now();
-                    snapshot = Arc::new(catalogue.now().clone());
                 }
                 late.store(false, Ordering::Relaxed);
                 if publish.send((looked, snapshot)).is_err() {
@@ -67,5 +75,34 @@ impl Keeper {
             }
         }
         Arc::clone(&latest.borrow().1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_look_that_hangs_stops_no_page() {
+        let (go_on, hangs) = channel::<()>();
+        let keeper = Keeper::with(Snapshot::default(), move || {
+            let _ = hangs.recv();
+            Snapshot { revision: 7, ..Snapshot::default() }
+        });
+        let keeper = keeper.unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::sleep(FRESH).await;
+            assert_eq!(keeper.fresh().await.revision, 0);
+            // From now on nobody waits.
+            let all = futures_util::future::join_all((0..1000).map(|_| keeper.fresh()));
+            let all = tokio::time::timeout(PATIENCE, all).await.unwrap();
+            assert!(all.iter().all(|snapshot| snapshot.revision == 0));
+            go_on.send(()).unwrap();
+            while keeper.fresh().await.revision != 7 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
     }
 }
