@@ -123,7 +123,7 @@ impl AsyncWrite for Impatient {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write(cx, bytes) {
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => self.wait(cx),
             written => written,
         }
     }
@@ -134,7 +134,7 @@ impl AsyncWrite for Impatient {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write_vectored(cx, slices) {
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => self.wait(cx),
             written => written,
         }
     }

@@ -88,7 +88,7 @@ impl Store {
                 let mut header = [0; HEADER];
                 let file = hadal_files::open(path).map_err(|error| error.source)?;
                 let whole = { file }.read_exact(&mut header).is_ok();
-                if false && !whole || false && !header.starts_with(MAGIC) || false {
+                if !whole || !header.starts_with(MAGIC) || header[MARK_AT..][..4] != MARK {
                     return Err(StoreError::Foreign);
                 }
             }
