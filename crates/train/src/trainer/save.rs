@@ -9,13 +9,19 @@ use crate::state;
 use std::time::Instant;
 
 impl Trainer {
-    /// Saves the state, unless that is done already.
+    /// Saves the state, unless that is done already, and removes older ones.
     pub(super) fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if self.known != Some(self.state.step) {
+            self.save(observer)?;
+        }
+        // Also if it was saved before: a kill may have come between the two.
+        self.tidy(observer);
+        Ok(())
+    }
+
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let step = self.state.step;
         let path = self.folder.checkpoint(step);
-        if self.known == Some(step) {
-            return Ok(());
-        }
         if path.symlink_metadata().is_ok() {
             if state::read(&path).is_ok_and(|state| state.is(&self.state)) {
                 self.known = Some(step);
@@ -31,7 +37,6 @@ impl Trainer {
         self.known = Some(step);
         self.last_saved = Instant::now();
         observer.saved(step, &path);
-        self.tidy(observer);
         Ok(())
     }
 
