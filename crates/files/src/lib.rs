@@ -31,7 +31,8 @@ mod whole;
 pub use error::{Action, FileError, file_error};
 pub use fault::point;
 pub use manifest::{
-    Hashes, MANIFEST, read_any_manifest, read_manifest, write_manifest, write_manifest_with,
+    Hashes, MANIFEST, read_any_manifest, read_manifest, write_manifest, write_manifest_of,
+    write_manifest_with,
 };
 pub use part::is_part;
 pub use regular::{open, read, read_at_most, read_text, read_text_at_most};

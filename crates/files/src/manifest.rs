@@ -22,6 +22,13 @@ pub fn write_manifest(directory: &Path) -> Result<(), FileError> {
     write_manifest_with(directory, Hashes::new())
 }
 
+/// The same for some files of a directory, as far as they exist.
+pub fn write_manifest_of(directory: &Path, names: &[&str]) -> Result<(), FileError> {
+    let there = names.iter().filter(|name| directory.join(name).is_file());
+    let hashed = there.map(|&name| Ok((name.to_owned(), hash(&directory.join(name))?.0)));
+    write_hashes(directory, &hashed.collect::<Result<_, FileError>>()?)
+}
+
 /// The same with hashes of files that will be there too.
 pub fn write_manifest_with(directory: &Path, mut hashes: Hashes) -> Result<(), FileError> {
     let read = file_error(Action::Read, directory);
@@ -35,8 +42,12 @@ pub fn write_manifest_with(directory: &Path, mut hashes: Hashes) -> Result<(), F
             hashes.insert(name, hash(&entry.path())?.0);
         }
     }
+    write_hashes(directory, &hashes)
+}
+
+fn write_hashes(directory: &Path, hashes: &Hashes) -> Result<(), FileError> {
     let path = directory.join(MANIFEST);
-    write_whole(&path, pretty_json(&path, &hashes)? + "\n")
+    write_whole(&path, pretty_json(&path, hashes)? + "\n")
 }
 
 /// The hashes that a directory's manifest names, if there is one. Other programs use the name for files of their own,

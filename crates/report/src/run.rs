@@ -8,7 +8,9 @@ mod lines;
 
 use crate::figure::Figure;
 use crate::provenance::Provenance;
-use hadal_files::{FileError, hash, open, read_at_most, read_text_at_most};
+use hadal_files::{
+    FileError, MANIFEST, hash, open, read_at_most, read_manifest, read_text_at_most,
+};
 use lines::Lines;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -52,7 +54,7 @@ pub struct Run {
     /// What cannot be read and is left out.
     pub damage: Vec<Damage>,
     /// Whether its metrics are what was written, as far as can be told. Others are shown, but not compared.
-    pub has_whole_metrics: bool,
+    pub is_whole: bool,
 }
 
 /// Something in a run's folder that cannot be read.
@@ -176,20 +178,9 @@ pub struct Outcome {
     pub training_flops: Option<f64>,
 }
 
-/// `outcome.json`: the result, and what it was computed from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OutcomeFile {
-    /// The result.
-    #[serde(flatten)]
-    pub outcome: Outcome,
-    /// blake3 of `metrics.jsonl` when the run ended; older runs do not have it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metrics_blake3: Option<String>,
-}
-
-impl OutcomeFile {
+impl Outcome {
     /// Its name in a run's folder.
-    pub const NAME: &str = "outcome.json";
+    pub const FILE: &str = "outcome.json";
 }
 
 /// A number that is not finite is `null`; no number at all is damage.
@@ -233,13 +224,11 @@ impl Run {
                 .unwrap_or_default();
         let status = status(path);
         let (steps, evaluations) = metrics(path, &mut damage);
-        let outcome: Option<OutcomeFile> =
-            or_damage(small_json(&path.join(OutcomeFile::NAME)), OutcomeFile::NAME, &mut damage)
-                .flatten();
-        let written = outcome.as_ref().and_then(|file| file.metrics_blake3.as_deref());
-        let has_whole_metrics = match written.filter(|_| status == Status::Done) {
-            Some(written) => is_as_written(path, written, &mut damage),
-            None => damage.iter().all(|damage| damage.file != METRICS),
+        let outcome: Option<Outcome> =
+            or_damage(small_json(&path.join(Outcome::FILE)), Outcome::FILE, &mut damage).flatten();
+        let is_whole = match status {
+            Status::Done => is_as_written(path, &mut damage),
+            _ => is_without(METRICS, &damage),
         };
         let samples = all_lines(path, "samples.jsonl", &mut damage);
         let figures = figures(&path.join("diagnosis"), &mut damage);
@@ -252,11 +241,11 @@ impl Run {
             steps,
             evaluations,
             samples,
-            outcome: outcome.map(|file| file.outcome),
+            outcome,
             figures,
             status,
             damage,
-            has_whole_metrics,
+            is_whole,
         })
     }
 
@@ -273,14 +262,14 @@ impl Run {
 
     /// Whether its numbers at the end can be compared with those of others.
     pub fn is_comparable(&self) -> bool {
-        self.status == Status::Done && self.has_whole_metrics
+        self.status == Status::Done && self.is_whole
     }
 
     /// What is damaged, in sentences.
     pub fn trouble(&self) -> Vec<String> {
         let of = |Damage { file, problem }: &Damage| format!("{file} of {}: {problem}.", self.name);
         let mut sentences: Vec<String> = self.damage.iter().map(of).collect();
-        if self.status == Status::Done && !self.has_whole_metrics {
+        if self.status == Status::Done && !self.is_whole {
             sentences.push(format!("{} is left out of comparisons; make it again.", self.name));
         }
         sentences
@@ -347,15 +336,30 @@ fn metrics(path: &Path, damage: &mut Vec<Damage>) -> (Vec<StepPoint>, Vec<Evalua
     (steps, evaluations)
 }
 
-/// Whether the metrics are those from which the outcome was computed.
-fn is_as_written(path: &Path, written: &str, damage: &mut Vec<Damage>) -> bool {
-    let same = or_damage(hash(&path.join(METRICS)).map_err(Into::into), METRICS, damage)
-        .is_some_and(|(hash, _)| hash == written);
-    if !same {
-        let problem = "it is not what was written when the run ended".into();
-        damage.push(Damage { file: METRICS.into(), problem });
+/// Whether the files of a finished run are those that it left. Older runs have no hashes; there, every line of the
+/// metrics must be readable.
+fn is_as_written(path: &Path, damage: &mut Vec<Damage>) -> bool {
+    let hashes = match read_manifest(path) {
+        Ok(Some(hashes)) => hashes,
+        Ok(None) => return is_without(METRICS, damage),
+        Err(error) => {
+            damage.push(Damage { file: MANIFEST.into(), problem: error.to_string() });
+            return is_without(METRICS, damage);
+        }
+    };
+    let mut is_whole = true;
+    for (file, written) in hashes {
+        if !hash(&path.join(&file)).is_ok_and(|(hash, _)| hash == written) {
+            is_whole = false;
+            let problem = "it is not what was written when the run ended".into();
+            damage.push(Damage { file, problem });
+        }
     }
-    same
+    is_whole
+}
+
+fn is_without(file: &str, damage: &[Damage]) -> bool {
+    damage.iter().all(|damage| damage.file != file)
 }
 
 fn all_lines<T: DeserializeOwned>(path: &Path, file: &str, damage: &mut Vec<Damage>) -> Vec<T> {

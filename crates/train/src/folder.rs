@@ -9,7 +9,7 @@ use super::outcome::{OUTCOME, PEAK};
 use super::provenance;
 use hadal_data::FeedError;
 use hadal_files::{
-    Action, FileError, PART, create_directory, file_error, point, pretty_json, read_text,
+    Action, FileError, MANIFEST, PART, create_directory, file_error, point, pretty_json, read_text,
     remove_directory, write_whole,
 };
 use hadal_report::provenance::Provenance;
@@ -62,7 +62,6 @@ pub enum RunFolderError {
 }
 
 const CONFIG: &str = "config.toml";
-const ABOUT: &str = "run.json";
 const MODEL: &str = "model";
 const CHECKPOINTS: &str = "checkpoints";
 const FAILURES: &str = "failures";
@@ -113,6 +112,12 @@ impl RunFolder {
     pub(crate) fn name(&self) -> String {
         let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// Writes the hashes of the files that say what the run was and what came out.
+    pub(crate) fn write_manifest(&self) -> Result<(), FileError> {
+        let files = [CONFIG, Provenance::FILE, METRICS, SAMPLES, OUTCOME];
+        hadal_files::write_manifest_of(&self.path, &files)
     }
 
     /// Where the finished model goes.
@@ -177,7 +182,7 @@ impl RunFolder {
         // Beside them lie files that are not ours.
         for path in paths_in(&self.path).into_iter().filter(|path| has_extension(path, PART)) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let ours = [ABOUT, CONFIG, MODEL, METRICS, SAMPLES, OUTCOME, PEAK];
+            let ours = [Provenance::FILE, CONFIG, MODEL, METRICS, SAMPLES, OUTCOME, PEAK, MANIFEST];
             if ours.iter().any(|own| is_part_of(&name, own)) {
                 let removed = if path.is_dir() {
                     remove_directory(&path)

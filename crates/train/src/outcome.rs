@@ -5,13 +5,13 @@
 //! what cannot be read or written here is a warning.
 
 use super::memory::peak_rss_mb;
-use super::metrics::{self, METRICS};
-use hadal_files::{FileError, hash, pretty_json, read_text_at_most, write_whole};
-use hadal_report::run::{Outcome, OutcomeFile};
+use super::metrics;
+use hadal_files::{FileError, pretty_json, read_text_at_most, write_whole};
+use hadal_report::run::Outcome;
 use hadal_report::statistics::median;
 use std::path::Path;
 
-pub(super) const OUTCOME: &str = OutcomeFile::NAME;
+pub(super) const OUTCOME: &str = Outcome::FILE;
 /// The largest resident set of all processes so far: the last one may have made only a few steps.
 pub(super) const PEAK: &str = "peak_rss_mb";
 const MEBIBYTE: f64 = 1.048_576;
@@ -58,11 +58,8 @@ pub(super) fn write_outcome(
         // Some of the work is not all of it.
         training_flops: if points.len() as u64 == steps_done { flops() } else { None },
     };
-    // Whoever reads the metrics later can tell whether they are these.
-    let metrics_blake3 = hash(&folder.join(METRICS)).ok().map(|(hash, _)| hash);
     let path = folder.join(OUTCOME);
-    let file = OutcomeFile { outcome, metrics_blake3 };
-    let written = pretty_json(&path, &file).and_then(|text| write_whole(&path, text + "\n"));
+    let written = pretty_json(&path, &outcome).and_then(|text| write_whole(&path, text + "\n"));
     warnings.extend(written.and_then(|()| note_peak(folder)).err().map(|error| error.to_string()));
     warnings
 }

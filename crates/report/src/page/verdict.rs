@@ -64,7 +64,7 @@ fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> 
     let p: Vec<Option<f64>> = pairs.iter().map(|pair| pair.and_then(|pair| pair.p_t)).collect();
     let rows = groups.iter().zip(pairs).zip(holm(&p));
     rows.map(|((group, pair), p)| {
-        let whole = |run: &Run| run.has_whole_metrics.then(|| get(run)).flatten();
+        let whole = |run: &Run| run.is_whole.then(|| get(run)).flatten();
         let values: Vec<f64> = group.by_seed(whole).into_iter().map(|(_, value)| value).collect();
         let against = pair.map(|pair| (pair, p, verdict(&pair, p, Better::Lower)));
         Compared { group, summary: summary(&values), against }

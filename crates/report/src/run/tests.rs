@@ -23,9 +23,9 @@ fn write_outcome(folder: &Path) {
         peak_rss_mb: 1.0,
         training_flops: None,
     };
-    let metrics_blake3 = Some(hash(&folder.join(METRICS)).unwrap().0);
-    let file = OutcomeFile { outcome, metrics_blake3 };
-    fs::write(folder.join(OutcomeFile::NAME), serde_json::to_string(&file).unwrap()).unwrap();
+    fs::write(folder.join(Outcome::FILE), serde_json::to_string(&outcome).unwrap()).unwrap();
+    let files = [METRICS, Outcome::FILE, "config.toml"];
+    hadal_files::write_manifest_of(folder, &files).unwrap();
 }
 
 fn problems(run: &Run) -> Vec<String> {

@@ -20,6 +20,10 @@ impl Trainer {
         for warning in write_outcome(self.folder.path(), parameters, steps, tokens) {
             observer.recovered(&warning);
         }
+        // Whoever reads these files later can tell whether they are what this run left.
+        if let Err(error) = self.folder.write_manifest() {
+            observer.recovered(&error.to_string());
+        }
         self.save_model()?;
         let model = self.folder.model();
         match evaluation {

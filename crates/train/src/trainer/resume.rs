@@ -6,6 +6,7 @@ use crate::error::TrainError;
 use crate::fingerprint::is_of;
 use crate::folder::RunFolder;
 use crate::optim::{Optimizer, project};
+use crate::provenance;
 use crate::start;
 use crate::state::{self, State};
 use hadal_data::Feed;
@@ -69,6 +70,14 @@ impl Trainer {
                 aside.display(),
                 state.step
             ));
+        }
+        match provenance::resumed(out, &config) {
+            Ok(differ) if differ.is_empty() => {}
+            Ok(differ) => warnings.push(format!(
+                "bits are the same only with the same program, SIMD form and threads: {}",
+                differ.join("; ")
+            )),
+            Err(error) => warnings.push(error.to_string()),
         }
         let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
         warnings.append(&mut trainer.warnings);
