@@ -1,7 +1,7 @@
 //! What a training run reads: text in, tokens out, or generated tasks; and batches of both. No tensors.
 //!
 //! [`prepare()`] streams documents from files or from a Hugging Face dataset, tokenises them in parallel
-//! and writes memory-mapped shards of tokens beside a [`Manifest`]; [`ShardSet`] reads them back as one
+//! and writes shards of tokens beside a [`Manifest`]; [`ShardSet`] reads them back as one
 //! long row of tokens. The same sources train a tokenizer with [`train_tokenizer()`]. A [`Feed`] turns prepared
 //! text or a task of [`tasks`] into [`Batch`]es.
 

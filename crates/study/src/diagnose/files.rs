@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes the figures and their summary, as [`Files::write`] does.
+/// Writes the figures and their summary. A new directory is whole or absent; in one that exists each file is whole.
 pub fn write(
     directory: &Path,
     figures: &[Figure],
