@@ -1,9 +1,10 @@
 //! Plain tables, readable numbers, and JSON for scripts.
 
 use crate::failure::Failure;
+use crate::standard::{stderr, stdout, tell, visible};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 /// Rows under a head line, columns as wide as their longest cell.
@@ -45,22 +46,28 @@ impl Table {
 
 /// A spinner on stderr for work that takes time; invisible off a terminal.
 pub(crate) fn spinner(message: String) -> ProgressBar {
-    let spinner = ProgressBar::new_spinner().with_message(message);
+    let spinner = ProgressBar::new_spinner().with_message(visible(&message).into_owned());
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }
 
 /// A bar on stderr that looks like the template; invisible off a terminal.
 pub(crate) fn bar(template: &str) -> ProgressBar {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+    let bar = if stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template(template);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
+/// A line above a bar, or in a log if there is no bar to be seen.
+pub(crate) fn line(bar: &ProgressBar, text: &str) {
+    if bar.is_hidden() { tell(text) } else { bar.println(visible(text)) }
+}
+
 /// A bar of bytes.
 pub(crate) fn bytes_bar(message: String) -> ProgressBar {
-    bar("{msg} {bar:24} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left").with_message(message)
+    bar("{msg} {bar:24} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left")
+        .with_message(visible(&message).into_owned())
 }
 
 /// Moves a bar of bytes.
@@ -72,8 +79,13 @@ pub(crate) fn show_bytes(bar: &ProgressBar, done: u64, all: u64) {
 /// Prints a value as indented JSON on stdout.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
-    writeln!(io::stdout().lock(), "{text}")?;
+    writeln!(stdout(), "{text}")?;
     Ok(())
+}
+
+/// Says on stderr what the user should know, though nothing failed.
+pub(crate) fn warn(message: &str) {
+    tell(&format!("warning: {message}"));
 }
 
 /// `1,234,567`.

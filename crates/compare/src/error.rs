@@ -31,6 +31,18 @@ pub enum CompareError {
         path.display()
     )]
     OtherRun { path: PathBuf, difference: String },
+    /// The folder holds a run of other data.
+    #[error(
+        "{} was trained on other data (there {there}, here {here}); choose another --out, or remove that run's folder",
+        path.display()
+    )]
+    OtherData { path: PathBuf, there: String, here: String },
+    /// The folder holds a run whose task another generator made.
+    #[error(
+        "{} was trained on a task of generator {there}, and this is generator {here}, which makes other data; choose another --out, or remove that run's folder",
+        path.display()
+    )]
+    OtherGenerator { path: PathBuf, there: u32, here: u32 },
     /// The folder was filled with another number of threads.
     #[error(
         "the runs in {} have {there} threads each, but the suite says {here}, which may change their bits; say threads = {there}, or choose another --out",

@@ -4,16 +4,18 @@
 //! others with it. Its standard input is a leash: it is closed when this process ends, even by `kill -9`,
 //! and the run then saves its state and stops, so that it can be resumed.
 
+use super::earlier::Earlier;
 use super::error::CompareError;
 use hadal_files::{Action, file_error};
-use hadal_report::run::{Status, status};
-use std::fs::{self, File};
+use hadal_report::run::{Status, status, steps_done};
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One run to be made.
 #[derive(Clone, Debug)]
@@ -56,11 +58,18 @@ pub enum End {
     Done,
     /// It was done before this call.
     DoneBefore,
-    /// It failed or diverged, with this last message.
+    /// Its numbers stopped being numbers, as it said itself.
+    Diverged(String),
+    /// Its process failed or was killed, with this last message.
     Failed(String),
     /// It was stopped and can be resumed.
     Stopped,
 }
+
+/// The exit code of a run whose numbers stopped being numbers. Anything else that goes wrong is no finding on a policy.
+const DIVERGED: i32 = 3;
+/// Those of a run that a signal (HUP, INT, TERM) stopped after it was saved.
+const STOPPED: [i32; 3] = [129, 130, 143];
 
 /// How far the whole suite is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,6 +86,10 @@ pub struct Progress {
 
 /// Receives reports on how a suite goes.
 pub trait Watch {
+    /// Once, before anything is started: what there is already.
+    fn earlier(&mut self, _earlier: &Earlier) {}
+    /// When another process is at work in a run's folder, once for each run. It is waited for.
+    fn waiting(&mut self, _task: &Task) {}
     /// Every now and then.
     fn progress(&mut self, _progress: &Progress) {}
     /// When a run has ended.
@@ -94,12 +107,12 @@ pub struct Lanes {
 
 /// How often processes are checked.
 const TICK: Duration = Duration::from_millis(50);
-/// How long another process may hold a run: the processes of a suite that was killed need a step and a checkpoint to
-/// notice.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Makes the runs that are not done yet, in order. `command` makes the command of a process; its pipes and the number
 /// of threads are added here. Setting `stop` stops them all.
+///
+/// A run whose lock another process holds is waited for: the processes of a suite that was killed need a step and a
+/// checkpoint to notice, however long these take, and the lock of one that is gone is free.
 pub(crate) fn execute(
     tasks: &[Task],
     lanes: Lanes,
@@ -109,11 +122,12 @@ pub(crate) fn execute(
 ) -> Result<Vec<End>, CompareError> {
     let mut pool =
         Pool { tasks, lanes, command, running: Vec::new(), ends: vec![None; tasks.len()] };
-    let mut waiting: Vec<(usize, Option<Instant>)> = Vec::new();
+    let mut waiting: Vec<usize> = Vec::new();
+    let mut told: BTreeSet<usize> = BTreeSet::new();
     for (index, task) in tasks.iter().enumerate() {
         match status(&task.run) {
             Status::Done => pool.end(index, End::DoneBefore, watch),
-            _ => waiting.push((index, None)),
+            _ => waiting.push(index),
         }
     }
     waiting.reverse();
@@ -126,15 +140,15 @@ pub(crate) fn execute(
         pool.reap(watch)?;
         let mut held = Vec::new();
         while pool.running.len() < lanes.jobs.max(1)
-            && let Some((index, since)) = waiting.pop()
+            && let Some(index) = waiting.pop()
         {
-            let since = since.unwrap_or_else(Instant::now);
             match status(&tasks[index].run) {
                 // The lock shows whether a process is at work, whatever else is there.
-                Status::Running if since.elapsed() < PATIENCE => held.push((index, Some(since))),
                 Status::Running => {
-                    let said = "another process is at work in its folder";
-                    pool.end(index, End::Failed(said.into()), watch);
+                    if told.insert(index) {
+                        watch.waiting(&tasks[index]);
+                    }
+                    held.push(index);
                 }
                 Status::Done => pool.end(index, End::DoneBefore, watch),
                 Status::Failed | Status::Stopped => pool.start(index)?,
@@ -195,13 +209,15 @@ impl Pool<'_> {
             match ended {
                 None => still.push((index, child)),
                 Some(code) => {
+                    let said = || {
+                        let gone = || format!("its process ended ({code})");
+                        last_words(&task.log).unwrap_or_else(gone)
+                    };
                     let end = match (code.code(), status(&task.run)) {
                         (Some(0), Status::Done) => End::Done,
-                        (Some(130), _) => End::Stopped,
-                        _ => End::Failed(
-                            last_words(&task.log)
-                                .unwrap_or_else(|| format!("its process ended ({code})")),
-                        ),
+                        (Some(DIVERGED), _) => End::Diverged(said()),
+                        (Some(code), _) if STOPPED.contains(&code) => End::Stopped,
+                        _ => End::Failed(said()),
                     };
                     self.end(index, end, watch);
                 }
@@ -251,33 +267,22 @@ impl Drop for Pool<'_> {
 
 /// The message of the last error.
 fn last_words(log: &Path) -> Option<String> {
-    let text = fs::read(log).ok()?;
+    /// Far more than a last message needs.
+    const END: u64 = 64 << 10;
+    let mut file = hadal_files::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(END))).ok()?;
+    let mut text = Vec::new();
+    file.take(END).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     text.lines().rev().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned)
-}
-
-/// Steps that a run has recorded, from the end of its metrics.
-fn steps_done(run: &Path) -> u64 {
-    const ENOUGH: u64 = 2048;
-    let end = || -> std::io::Result<String> {
-        let mut file = File::open(run.join("metrics.jsonl"))?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(ENOUGH)))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let Ok(text) = end() else { return 0 };
-    let step = |line: &str| -> Option<u64> {
-        serde_json::from_str::<serde_json::Value>(line).ok()?["step"].as_u64()
-    };
-    text.lines().rev().find_map(step).unwrap_or(0)
 }
 
 #[cfg(test)]
 #[cfg(unix)]
 mod tests {
     use super::*;
+    use std::fs;
     use tempfile::TempDir;
 
     fn tasks(directory: &Path, names: &[&str]) -> Vec<Task> {
@@ -332,6 +337,54 @@ mod tests {
         let ends = execute(&tasks, TWO, &command, &mut Nobody, &stop).unwrap();
         let [End::Failed(said)] = &ends[..] else { panic!("{ends:?}") };
         assert!(said.contains("signal: 9"), "{said}");
+    }
+
+    /// A run that recovered from a failure has left its evidence behind; that does not make every later end a divergence.
+    #[test]
+    fn only_a_run_that_says_so_itself_has_diverged() {
+        let directory = TempDir::new().unwrap();
+        let script = "mkdir -p $RUN/failures/step-000000000-0; case $RUN in \
+             *killed) kill -9 $$;; *full) echo 'error: no space'; exit 1;; *hup) exit 129;; *int) exit 130;; \
+             *term) exit 143;; esac; echo 'error: step 0: NaN'; exit 3";
+        let tasks = tasks(directory.path(), &["killed", "full", "hup", "int", "term", "nan"]);
+        let command = |start: Start<'_>| shell(script, start);
+        let ends = execute(&tasks, TWO, &command, &mut Nobody, &AtomicBool::new(false)).unwrap();
+        assert!(matches!(&ends[0], End::Failed(said) if said.contains("signal: 9")), "{ends:?}");
+        assert_eq!(ends[1], End::Failed("no space".into()));
+        assert_eq!(ends[2..5], [End::Stopped, End::Stopped, End::Stopped]);
+        assert_eq!(ends[5], End::Diverged("step 0: NaN".into()));
+    }
+
+    #[test]
+    fn a_run_that_another_process_holds_is_waited_for_with_a_word() {
+        /// Lets the lock go when it is told, or stops.
+        struct Holder<'a> {
+            lock: Option<File>,
+            lets_go: bool,
+            stop: &'a AtomicBool,
+            told: Vec<String>,
+        }
+        impl Watch for Holder<'_> {
+            fn waiting(&mut self, task: &Task) {
+                self.told.push(task.name.clone());
+                match self.lets_go {
+                    true => drop(self.lock.take()),
+                    false => self.stop.store(true, Ordering::Relaxed),
+                }
+            }
+        }
+        for (lets_go, end) in [(true, End::Done), (false, End::Stopped)] {
+            let directory = TempDir::new().unwrap();
+            let tasks = tasks(directory.path(), &["a", "b"]);
+            fs::create_dir(&tasks[0].run).unwrap();
+            let lock = File::create(tasks[0].run.join("lock")).unwrap();
+            lock.try_lock().unwrap();
+            let stop = AtomicBool::new(false);
+            let mut watch = Holder { lock: Some(lock), lets_go, stop: &stop, told: Vec::new() };
+            let command = |start: Start<'_>| shell("mkdir -p $RUN/model", start);
+            let ends = execute(&tasks, TWO, &command, &mut watch, &stop).unwrap();
+            assert_eq!((&ends[0], watch.told), (&end, vec!["a".to_owned()]));
+        }
     }
 
     #[test]

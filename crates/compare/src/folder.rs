@@ -125,8 +125,10 @@ impl SuiteFolder {
         }
         let text = read_text(&file)?;
         let origin = file.display().to_string();
-        let there = RunConfig::parse(&text, &origin)
-            .map_err(|reason| CompareError::Settings { origin, reason })?;
+        let there = RunConfig::parse(&text, &origin).map_err(|reason| {
+            let reason = format!("{reason}; restore it, or remove that run's folder");
+            CompareError::Malformed { origin, reason }
+        })?;
         if there == planned.config {
             return Ok(());
         }
@@ -162,7 +164,7 @@ impl SuiteFolder {
             match end {
                 End::Done | End::DoneBefore => {}
                 End::Stopped => return Ok(None),
-                End::Failed(said) => return Err(no_pace(said)),
+                End::Failed(said) | End::Diverged(said) => return Err(no_pace(said)),
             }
             let speeds = Run::read(&task.run)?.steps.into_iter().skip(WARM_UP);
             let speeds: Vec<f64> = speeds.filter_map(|step| step.tokens_per_second).collect();

@@ -9,6 +9,7 @@
 //! batches on the seed and the step. [`mod@bench`] measures how fast they are.
 
 pub mod bench;
+mod earlier;
 mod error;
 mod execute;
 mod figures;
@@ -20,6 +21,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use earlier::Earlier;
 pub use error::CompareError;
 use execute::execute;
 pub use execute::{End, Lanes, Progress, Start, Task, Watch};
@@ -43,9 +45,14 @@ pub fn compare(
     stop: &AtomicBool,
 ) -> Result<Option<(Results, SuiteTable)>, CompareError> {
     let Some(plan) = folder.plan(suite, lanes, command, watch, stop)? else { return Ok(None) };
+    let now = earlier::now(suite, &plan)?;
+    let earlier = earlier::earlier(folder, &plan, &now)?;
+    watch.earlier(&earlier);
     let tasks = folder.tasks(&plan)?;
     let ends = execute(&tasks, lanes, command, watch, stop)?;
-    let results = Results::read(suite, folder, &plan, &ends)?;
+    // Data may have been replaced while the suite went on.
+    earlier::earlier(folder, &plan, &now)?;
+    let results = Results { earlier, ..Results::read(suite, folder, &plan, &ends) };
     let table = results.table(suite);
     folder::write_json(&folder.path().join(SuiteTable::FILE), &table)?;
     folder::write_json(&folder.path().join("results.json"), &results)?;

@@ -1,11 +1,11 @@
 //! The results of a suite's runs, in numbers.
 
-use super::error::CompareError;
+use super::earlier::Earlier;
 use super::execute::End;
 use super::folder::SuiteFolder;
 use super::plan::PlannedRun;
 use super::suite::Suite;
-use hadal_report::run::{Run, Status, StepPoint, status};
+use hadal_report::run::{Run, StepPoint};
 use hadal_report::statistics::{
     Better, Curve, Paired, SpeedUp, Summary, Verdict, equal_loss_speedup, holm, paired, summary,
     verdict,
@@ -32,6 +32,8 @@ pub struct Results {
     pub cells: Vec<Cell>,
     /// Each run.
     pub runs: Vec<RunResult>,
+    /// What was there before.
+    pub earlier: Earlier,
 }
 
 /// A variant at a depth, over all seeds.
@@ -98,6 +100,8 @@ pub enum RunState {
     Diverged(String),
     /// Its process failed.
     Failed(String),
+    /// It is done, but its numbers cannot be read or are not those that were written.
+    Damaged(String),
     /// It can be resumed.
     Stopped,
 }
@@ -134,6 +138,9 @@ pub struct RunResult {
     pub seconds: Option<f64>,
     /// Peak memory of its process, in MB (10^6 bytes).
     pub peak_rss_mb: Option<f64>,
+    /// What of its folder cannot be read, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<String>,
     /// Evaluations during training.
     #[serde(skip)]
     pub curve: Vec<Point>,
@@ -156,15 +163,10 @@ pub struct Point {
 
 impl Results {
     /// Reads the results of a plan's runs.
-    pub fn read(
-        suite: &Suite,
-        folder: &SuiteFolder,
-        plan: &[PlannedRun],
-        ends: &[End],
-    ) -> Result<Self, CompareError> {
+    pub fn read(suite: &Suite, folder: &SuiteFolder, plan: &[PlannedRun], ends: &[End]) -> Self {
         let runs =
             plan.iter().zip(ends).map(|(planned, end)| RunResult::read(folder, planned, end));
-        Ok(Self::of(suite, plan, runs.collect::<Result<_, _>>()?))
+        Self::of(suite, plan, runs.collect())
     }
 
     /// Compares runs, one for each of the plan.
@@ -197,6 +199,7 @@ impl Results {
             comparisons: p.iter().flatten().count(),
             cells,
             runs,
+            earlier: Earlier::default(),
         }
     }
 
@@ -311,7 +314,7 @@ impl RunResult {
         self.state == RunState::Done
     }
 
-    fn read(folder: &SuiteFolder, planned: &PlannedRun, end: &End) -> Result<Self, CompareError> {
+    fn read(folder: &SuiteFolder, planned: &PlannedRun, end: &End) -> Self {
         let path = folder.run(&planned.name);
         let mut result = Self {
             name: planned.name.clone(),
@@ -321,9 +324,7 @@ impl RunResult {
             state: match end {
                 End::Done | End::DoneBefore => RunState::Done,
                 End::Stopped => RunState::Stopped,
-                End::Failed(said) if status(&path) == Status::Failed => {
-                    RunState::Diverged(said.clone())
-                }
+                End::Diverged(said) => RunState::Diverged(said.clone()),
                 End::Failed(said) => RunState::Failed(said.clone()),
             },
             train_loss: None,
@@ -335,17 +336,28 @@ impl RunResult {
             tokens_per_second: None,
             seconds: None,
             peak_rss_mb: None,
+            damage: Vec::new(),
             curve: Vec::new(),
         };
-        if !Run::is_run(&path) {
-            return Ok(result);
-        }
-        let run = Run::read(&path)?;
+        let run = match Run::read(&path) {
+            Ok(run) => run,
+            Err(error) if result.counts() => {
+                result.state = RunState::Damaged(error.to_string());
+                return result;
+            }
+            Err(_) => return result,
+        };
+        result.damage = run.trouble();
         result.curve = curve(&run, planned);
         if !result.counts() {
-            return Ok(result);
+            return result;
         }
-        let last = run.evaluations.last();
+        let last = run.evaluations.last().filter(|last| last.step == planned.steps);
+        if last.is_none() || !run.is_comparable() {
+            let said = "its numbers are not those that were written";
+            result.state = RunState::Damaged(said.into());
+            return result;
+        }
         result.train_loss = last_mean(&run.steps, |step| step.loss);
         result.skip_rate = last_mean(&run.steps, |step| step.skip_rate);
         result.validation_loss = last.and_then(|last| last.loss);
@@ -360,7 +372,7 @@ impl RunResult {
         if !result.validation_loss.is_some_and(f64::is_finite) {
             result.state = RunState::Diverged("its last validation loss is no number".into());
         }
-        Ok(result)
+        result
     }
 }
 

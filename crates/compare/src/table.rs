@@ -3,6 +3,7 @@
 use super::figures::figures;
 use super::results::{Against, Cell, Results, RunState};
 use super::suite::Suite;
+use hadal_report::figure::table::cell as csv_cell;
 use hadal_report::statistics::{SpeedUp, Summary, Verdict};
 use hadal_report::suite::SuiteTable;
 
@@ -97,6 +98,9 @@ impl Results {
                 RunState::Failed(said) => {
                     sentences.push(format!("{} failed: {}.", run.name, short(said)));
                 }
+                RunState::Damaged(said) => {
+                    sentences.push(format!("{} is damaged: {}.", run.name, short(said)));
+                }
                 RunState::Stopped => sentences.push(format!("{} is not done yet.", run.name)),
             }
         }
@@ -110,6 +114,9 @@ impl Results {
                 self.seeds.len()
             ));
         }
+        sentences.extend(self.runs.iter().flat_map(|run| run.damage.iter().cloned()));
+        sentences.push(self.earlier.sentence());
+        sentences.extend(self.earlier.warnings.iter().cloned());
         sentences
     }
 
@@ -223,8 +230,8 @@ fn csv_row(cell: &Cell) -> Vec<String> {
     };
     let of = |summary: &Summary| [number(Some(summary.mean)), number(summary.sd)];
     let mut row = vec![
-        cell.variant.clone(),
-        format!("\"{}\"", cell.policy.replace('"', "\"\"")),
+        csv_cell(&cell.variant),
+        csv_cell(&cell.policy),
         cell.depth.map_or_else(String::new, |depth| depth.to_string()),
         cell.done.1.to_string(),
         cell.done.0.to_string(),

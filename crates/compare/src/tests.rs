@@ -304,6 +304,7 @@ fn made(planned: &PlannedRun, loss: f64) -> RunResult {
         tokens_per_second: Some(1e3),
         seconds: Some(4.0),
         peak_rss_mb: Some(50.0),
+        damage: Vec::new(),
         curve: vec![point(1.0, loss + 1.0), point(2.0, loss)],
     }
 }

@@ -75,6 +75,21 @@ pub struct HeadNorms<'a> {
 }
 
 impl Shape<'_> {
+    /// Panics if heads do not share key heads evenly, or have no halves that could be rotated: some columns would belong to no
+    /// task.
+    fn check(&self) {
+        let Self { heads, kv_heads, head_dim, .. } = *self;
+        assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads on {kv_heads}");
+        assert!(head_dim > 0 && head_dim.is_multiple_of(2), "heads of {head_dim} features");
+    }
+
+    /// How many tokens there are in `joined`, whose rows must be whole.
+    fn tokens(&self, joined: &[f32]) -> usize {
+        self.check();
+        assert!(joined.len().is_multiple_of(self.joined()), "whole rows");
+        joined.len() / self.joined()
+    }
+
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }

@@ -1,7 +1,8 @@
 //! Memory that is written before it is read, without a pass that clears it first, and memory that tasks share.
 //!
 //! Clearing costs up to as much as what a cheap kernel does with its output. All functions that hand out memory which was
-//! not written are unsafe and in this file. In tests, such memory holds no numbers, so that reading it is seen.
+//! not written are unsafe and in this file. In tests, and wherever this crate is built with `debug_assertions`, such memory
+//! holds no numbers, so that reading it is seen.
 
 use std::marker::PhantomData;
 
@@ -26,7 +27,7 @@ pub(crate) unsafe fn unwritten_in(mut values: Vec<f32>, length: usize) -> Vec<f3
     unsafe {
         values.set_len(length);
     }
-    if cfg!(test) {
+    if cfg!(any(test, debug_assertions)) {
         values.fill(f32::NAN);
     }
     values
@@ -41,7 +42,8 @@ pub(crate) struct Chunks<'a, T> {
     borrowed: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: no two tasks have the same chunk.
+// SAFETY: tasks that share this get at its elements by `take` alone, whose callers promise that no two have the same chunk. So
+// each element is sent to one task, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Chunks<'_, T> {}
 
 impl<'a, T> Chunks<'a, T> {
@@ -53,12 +55,12 @@ impl<'a, T> Chunks<'a, T> {
     /// The chunk with this index.
     ///
     /// # Safety
-    /// No chunk may be taken twice.
+    /// No chunk may be taken twice. (The slice is borrowed for `'a`, so the chunk lives as long as it says.)
     #[inline(always)]
     pub(crate) unsafe fn take(&self, index: usize) -> &'a mut [T] {
         let start = self.length.min(index * self.size);
         let count = self.size.min(self.length - start);
-        // SAFETY: within the slice, and the caller's alone.
+        // SAFETY: within the slice, which is borrowed for `'a`, and the caller's alone.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), count) }
     }
 }

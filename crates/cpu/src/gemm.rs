@@ -167,6 +167,10 @@ pub(crate) fn multiply(
 ) {
     assert!(k <= b.depth() && n <= b.columns());
     assert!(m == 0 || n == 0 || c.len() >= (m - 1) * ldc + n);
+    if k == 0 && !store.add {
+        // A sum of nothing.
+        (0..m).for_each(|row| c[row * ldc..][..n].fill(0.0));
+    }
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
@@ -194,6 +198,14 @@ pub(crate) unsafe fn fill_panels(
     finish: impl Fn(usize, &mut [f32]),
 ) {
     assert!(k <= b.depth() && c.layout.columns == b.columns());
+    if k == 0 {
+        for panel in 0..c.layout.panels() {
+            // SAFETY: passed on from the caller.
+            let c = unsafe { c.piece(panel, rows.clone()) };
+            c.fill(0.0);
+            finish(panel, c);
+        }
+    }
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: start > 0, ..Store::SET };
@@ -224,6 +236,9 @@ pub(crate) unsafe fn multiply_panels(
 ) {
     let (k, n) = (a.layout.columns, b.columns());
     assert!(k <= b.depth());
+    if k == 0 && !store.add {
+        c[..rows.len() * n].fill(0.0);
+    }
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
@@ -311,6 +326,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_sum_of_nothing_is_zero() {
+        let (packed, scratch) = (Packed::new(View::rows(&[], 3), 0, 3), &mut Scratch::default());
+        let mut c = [f32::NAN; 8];
+        let a = View::rows(&[], 0);
+        multiply([2, 3, 0], a, &packed, &mut c, 5, Store::SET, scratch);
+        assert_eq!([&c[..3], &c[5..]], [[0.0; 3]; 2]);
+        assert!(c[3..5].iter().all(|c| c.is_nan()), "what lies between rows is not touched");
+        multiply([1, 3, 0], a, &packed, &mut [7.0; 3], 3, Store::ADD, scratch);
+        let layout = Layout { rows: 2, columns: 3 };
+        let mut data = vec![f32::NAN; layout.len()];
+        let panels = PanelsMut::new(&mut data, layout);
+        // SAFETY: there is one task.
+        unsafe { fill_panels(0..2, 0, a, &packed, &panels, scratch, |_, c| c[0] += 1.0) };
+        assert_eq!(Panels::new(&data, layout).piece(0, 0..1)[..3], [1.0, 0.0, 0.0]);
+        assert!(data.iter().all(|x| x.is_finite()));
+        let nothing = Layout { rows: 2, columns: 0 };
+        let mut c = [f32::NAN; 6];
+        // SAFETY: as above.
+        unsafe {
+            multiply_panels(0..2, &PanelsMut::new(&mut [], nothing), &packed, &mut c, Store::SET);
+        }
+        assert_eq!(c, [0.0; 6]);
     }
 
     #[test]

@@ -40,8 +40,7 @@ pub(crate) const FEW: usize = 8;
 /// assert_eq!(y, [3.0, 2.0, 1.0, 7.0, 4.0, 3.0]);
 /// ```
 pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
-    let tokens = x.len() / inputs;
-    let width: usize = weights.iter().map(|w| w.out).sum();
+    let (tokens, width) = checked(x, inputs, weights);
     work::add(2 * tokens * inputs * width);
     if tokens <= FEW {
         return few(x, inputs, weights, width);
@@ -74,6 +73,14 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
         },
     );
     y
+}
+
+/// The number of tokens and the width of what the weights give, of which all must be whole.
+fn checked(x: &[f32], inputs: usize, weights: &[Weight]) -> (usize, usize) {
+    assert!(inputs > 0 && x.len().is_multiple_of(inputs), "whole rows of {inputs} inputs");
+    let whole = |weight: &Weight| weight.values.len() == weight.out * inputs;
+    assert!(weights.iter().all(whole), "whole weights of {inputs} inputs");
+    (x.len() / inputs, weights.iter().map(|weight| weight.out).sum())
 }
 
 /// All weights as one: rows of x are read once for all of them.
@@ -134,7 +141,8 @@ pub struct Gradient {
 
 /// `dy` is the gradient of what [`forward`] returned.
 pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gradient {
-    let (tokens, width) = (x.len() / inputs, weights.iter().map(|w| w.out).sum());
+    let (tokens, width) = checked(x, inputs, weights);
+    assert_eq!(dy.len(), tokens * width, "a gradient for each element");
     work::add(4 * x.len() * width);
     let views = std::iter::once(x).chain(weights.iter().map(|weight| weight.values));
     let views: Vec<_> = views.map(|rows| [(View::rows(rows, inputs), inputs)]).collect();

@@ -36,6 +36,9 @@ pub fn cross_entropy(
     with_gradients: bool,
 ) -> Loss {
     let vocabulary = head.len() / width;
+    assert_eq!(head.len(), vocabulary * width, "whole rows");
+    assert_eq!(hidden.len(), targets.len() * width, "a target for each token");
+    assert_eq!(shares.len(), targets.len(), "a share for each token");
     let passes = if with_gradients { 3 } else { 1 };
     work::add(passes * 2 * hidden.len() * vocabulary);
     let packed = pack_forward(Weight::new(head, width), width);

@@ -62,6 +62,17 @@ impl<'a> Mlp<'a> {
         Weight { values: self.down, out: self.width }
     }
 
+    /// How many tokens `x` holds. All of it and of the matrices must be whole.
+    fn tokens(&self, x: &[f32]) -> usize {
+        let Mlp { width, hidden, .. } = *self;
+        assert!(width > 0 && x.len().is_multiple_of(width), "whole rows of {width} features");
+        let matrices = [Some(self.up), self.gate, Some(self.down)].into_iter().flatten();
+        for matrix in matrices {
+            assert_eq!(matrix.len(), width * hidden, "a matrix of {width} by {hidden}");
+        }
+        x.len() / width
+    }
+
     /// Of hidden values.
     fn layout(&self, tokens: usize) -> Layout {
         Layout { rows: tokens, columns: self.hidden }
@@ -70,7 +81,7 @@ impl<'a> Mlp<'a> {
 
 /// Applies the network to `x`, `[tokens, width]`.
 pub fn forward(x: &[f32], mlp: &Mlp) -> Output {
-    let tokens = x.len() / mlp.width;
+    let tokens = mlp.tokens(x);
     let (y, mut hidden) = if tokens <= FEW { few(x, mlp) } else { many(x, mlp) };
     let gate = hidden.split_off(1).pop().unwrap_or_default();
     Output { y, hidden: hidden.pop().unwrap_or_default(), gate }

@@ -38,7 +38,9 @@ const TINY: f64 = 1e-7;
 impl Muon<'_> {
     /// One step of one matrix of this shape.
     pub fn step(&self, values: &mut [f32], first: &mut [f32], gradient: &[f32], shape: [usize; 2]) {
-        // SAFETY: all parts are written.
+        let count = shape[0] * shape[1];
+        assert_eq!([values.len(), first.len(), gradient.len()], [count; 3], "of one shape");
+        // SAFETY: all parts are written, as there is a gradient for each element.
         let mut direction = unsafe { unwritten(first.len()) };
         let parts = direction.chunks_mut(PART).zip(first.chunks_mut(PART));
         parallel::for_each(parts.zip(gradient.chunks(PART)), |((out, first), gradient)| {
@@ -72,6 +74,7 @@ simd! {
 impl Polynomials<'_> {
     /// The nearest matrix with singular values close to one. `matrix` is `[rows, columns]`.
     pub fn orthogonalise(self, matrix: Vec<f32>, [rows, columns]: [usize; 2]) -> Vec<f32> {
+        assert_eq!(matrix.len(), rows * columns, "of that shape");
         let tall = rows > columns;
         let (m, n) = if tall { (columns, rows) } else { (rows, columns) };
         let mut x = if tall { transpose(&matrix, columns) } else { matrix };

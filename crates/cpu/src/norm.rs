@@ -19,10 +19,15 @@ const TILE: usize = 64;
 /// ```
 pub fn forward(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let tile = TILE * gain.len();
-    // SAFETY: every row is written.
+    check_rows(x, gain);
+    // SAFETY: every row is written, and there is nothing but rows.
     let mut y = unsafe { unwritten(x.len()) };
     parallel::for_each(y.chunks_mut(tile).zip(x.chunks(tile)), |(y, x)| rows(y, x, gain, eps));
     y
+}
+
+fn check_rows(x: &[f32], gain: &[f32]) {
+    assert!(!gain.is_empty() && x.len().is_multiple_of(gain.len()), "whole rows");
 }
 
 simd! {
@@ -38,8 +43,10 @@ simd! {
 pub fn backward(dy: &[f32], x: &[f32], gain: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>) {
     let width = gain.len();
     let tile = TILE * width;
+    check_rows(x, gain);
+    assert_eq!(dy.len(), x.len(), "a gradient for each element");
     let mut partials = vec![0.0; x.len().div_ceil(tile) * width];
-    // SAFETY: every row is written.
+    // SAFETY: every row is written, and there is nothing but rows.
     let mut dx = unsafe { unwritten(x.len()) };
     let inputs = dy.chunks(tile).zip(x.chunks(tile));
     let outputs = dx.chunks_mut(tile).zip(partials.chunks_mut(width));

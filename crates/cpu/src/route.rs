@@ -68,7 +68,7 @@ impl Route {
 
     /// The rows of the running tokens: `[tokens, width]` to `[running, width]`.
     pub fn gather(&self, rows: &[f32], width: usize) -> Vec<f32> {
-        debug_assert_eq!(rows.len(), self.tokens * width);
+        assert_eq!(rows.len(), self.tokens * width, "a row for each token");
         // SAFETY: every row is copied to.
         let mut out = unsafe { unwritten(self.len() * width) };
         let parts = out.chunks_mut(TOKENS * width).zip(self.running.chunks(TOKENS));
@@ -82,7 +82,7 @@ impl Route {
 
     /// Puts rows back to where [`Route::gather`] took them from; those of skipped tokens are zero.
     pub fn scatter(&self, rows: &[f32], width: usize) -> Vec<f32> {
-        debug_assert_eq!(rows.len(), self.len() * width);
+        assert_eq!(rows.len(), self.len() * width, "a row for each running token");
         // SAFETY: every token's row is copied to or cleared.
         let mut out = unsafe { unwritten(self.tokens * width) };
         self.each_token(&mut out, rows, width, |out, row| match row {

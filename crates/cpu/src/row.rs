@@ -13,7 +13,20 @@ use std::array::from_fn;
 /// `1 / sqrt(mean(x^2) + eps)`.
 #[inline(always)]
 pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+    inverse_root(dot(x, x), x.len(), eps)
+}
+
+/// `1 / sqrt(mean + eps)` of a sum of so many squares. Of an infinite sum it is not a number: zero would make a row of zeros
+/// of one that is too large, which nobody would notice.
+#[inline(always)]
+pub(crate) fn inverse_root(squares: f32, count: usize, eps: f32) -> f32 {
+    1.0 / (squares / count as f32 + eps).sqrt() + seen(squares)
+}
+
+/// Zero, or not a number if the sum is infinite: adding it changes no bit of what is finite.
+#[inline(always)]
+pub(crate) fn seen(squares: f32) -> f32 {
+    squares * 0.0
 }
 
 /// `y = a x gain`.

@@ -32,9 +32,10 @@ pub(crate) struct Columns<'a> {
     borrowed: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: `row` is only called for parts that no other task touches.
+// SAFETY: tasks that share this get at its elements by `row` alone, whose callers promise that no other reference to them
+// exists; the matrix is borrowed for as long as this lives.
 unsafe impl Sync for Columns<'_> {}
-// SAFETY: as above.
+// SAFETY: as above; a copy in another task is one more way to call `row`.
 unsafe impl Send for Columns<'_> {}
 
 impl<'a> Columns<'a> {
@@ -48,14 +49,17 @@ impl<'a> Columns<'a> {
         Self { first: self.first + columns, ..*self }
     }
 
+    /// Elements of one row, to write to.
+    ///
     /// # Safety
-    /// No other reference to these elements may exist.
+    /// While the result is in use, no other reference to these elements may exist: neither from this nor from a copy of it, in
+    /// this task or in another.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn row(&self, row: usize, column: usize, count: usize) -> &mut [f32] {
         let column = self.first + column;
         let at = row * self.width + column;
         assert!(column + count <= self.width && at + count <= self.length);
-        // SAFETY: within the matrix, and the caller's alone.
+        // SAFETY: within the matrix, which is borrowed for `'a`, and the caller's alone.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(at), count) }
     }
 }
@@ -76,7 +80,8 @@ const BLOCK: usize = 16;
 /// `[rows, columns]` to `[columns, rows]`.
 pub(crate) fn transpose(matrix: &[f32], columns: usize) -> Vec<f32> {
     let rows = matrix.len() / columns;
-    // SAFETY: every block is written.
+    assert_eq!(matrix.len(), rows * columns, "whole rows");
+    // SAFETY: every block is written, and blocks are all of the matrix, as its rows are whole.
     let mut out = unsafe { unwritten(matrix.len()) };
     parallel::for_each(out.chunks_mut(BLOCK * rows).enumerate(), |(block, out)| {
         transpose_into(out, &matrix[block * BLOCK..], columns);

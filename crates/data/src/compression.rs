@@ -29,7 +29,7 @@ pub(super) fn open(
     consumed: &Arc<AtomicU64>,
 ) -> Result<Box<dyn BufRead + Send>, DataError> {
     let read = || file_error(Action::Read, path);
-    let file = File::open(path).map_err(read())?;
+    let file = hadal_files::open(path)?;
     let file = BufReader::with_capacity(BUFFER, Counted { file, count: Arc::clone(consumed) });
     let mut reader: Box<dyn BufRead + Send> = match compression {
         Compression::None => Box::new(file),

@@ -1,4 +1,7 @@
 //! A prepared directory as one long row of tokens.
+//!
+//! Nothing of it is used before it was compared with the hashes of the manifest: a shard when the first of its tokens is
+//! read, the tokenizer when it is loaded, and each once. [`ShardSet::verify`] does it for all of them at once.
 
 use super::error::DataError;
 use super::manifest::{MANIFEST, Manifest, TokenizerKind};
@@ -7,6 +10,7 @@ use super::shard::{Shard, Width};
 use hadal_tokenizer::Tokenizer;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// Open shards.
 #[derive(Debug)]
@@ -16,11 +20,13 @@ pub struct ShardSet {
     shards: Vec<Shard>,
     /// How many tokens come before each shard.
     starts: Vec<u64>,
+    /// Which shards were compared with their hashes.
+    verified: Vec<Mutex<bool>>,
 }
 
 impl ShardSet {
-    /// Opens a directory and checks that every file exists, with the right length and header. [`verify`](Self::verify)
-    /// reads all of them as well.
+    /// Opens a directory and checks that every file exists, with the right length and header. Hashes are compared later,
+    /// when a file is first used.
     pub fn open(directory: &Path) -> Result<Self, DataError> {
         let Some(manifest) = Manifest::find(directory)? else {
             return Err(DataError::NotPrepared {
@@ -59,7 +65,8 @@ impl ShardSet {
             start += shard.len();
             shards.push(shard);
         }
-        Ok(Self { directory: directory.into(), manifest, shards, starts })
+        let verified = shards.iter().map(|_| Mutex::new(false)).collect();
+        Ok(Self { directory: directory.into(), manifest, shards, starts, verified })
     }
 
     /// The directory's description.
@@ -90,12 +97,14 @@ impl ShardSet {
         }
         let mut tokens = Vec::with_capacity(len);
         let first = self.starts.partition_point(|&begin| begin <= start).saturating_sub(1);
-        for (shard, &begin) in self.shards.iter().zip(&self.starts).skip(first) {
+        for (index, (shard, &begin)) in self.shards.iter().zip(&self.starts).enumerate().skip(first)
+        {
             if begin >= end {
                 break;
             }
+            self.verify_shard(index)?;
             let from = tokens.len();
-            tokens.extend(shard.tokens(start.saturating_sub(begin)..end - begin));
+            tokens.extend(shard.tokens(start.saturating_sub(begin)..end - begin)?);
             self.check_vocabulary(shard, &tokens[from..])?;
         }
         Ok(tokens)
@@ -113,7 +122,7 @@ impl ShardSet {
         }
     }
 
-    /// Reads everything and compares it with the hashes of the manifest. `progress` receives the number of tokens
+    /// Compares everything that was not used yet with the hashes of the manifest. `progress` receives the number of tokens
     /// verified since its last call.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), DataError> {
         self.tokenizer()?;
@@ -121,9 +130,21 @@ impl ShardSet {
     }
 
     pub(super) fn verify_shards(&self, progress: &mut dyn FnMut(u64)) -> Result<(), DataError> {
-        for (record, shard) in self.manifest.shards.iter().zip(&self.shards) {
-            same_hash(shard.path(), &record.blake3)?;
+        for (index, shard) in self.shards.iter().enumerate() {
+            self.verify_shard(index)?;
             progress(shard.len());
+        }
+        Ok(())
+    }
+
+    /// Compares a shard with its hash, unless that was done before.
+    fn verify_shard(&self, index: usize) -> Result<(), DataError> {
+        // Whoever panicked while holding it has not said that the shard is whole.
+        let mut verified = self.verified[index].lock().unwrap_or_else(|held| held.into_inner());
+        if !*verified {
+            let (shard, record) = (&self.shards[index], &self.manifest.shards[index]);
+            same_hash(shard.path(), &shard.hash()?, &record.blake3)?;
+            *verified = true;
         }
         Ok(())
     }
@@ -134,7 +155,7 @@ impl ShardSet {
         match (record.kind, &record.file) {
             (TokenizerKind::File, Some(name)) => {
                 let path = self.directory.join(name);
-                same_hash(&path, &record.blake3)?;
+                same_hash(&path, &hadal_files::hash(&path)?.0, &record.blake3)?;
                 Ok(Tokenizer::from_file(&path)?)
             }
             _ => Ok(Tokenizer::bytes()),
@@ -166,8 +187,8 @@ fn missing(path: PathBuf) -> DataError {
     DataError::Damaged { path, reason: format!("it is missing, but {MANIFEST} names it") }
 }
 
-fn same_hash(path: &Path, expected: &str) -> Result<(), DataError> {
-    if hadal_files::hash(path)?.0 == expected {
+fn same_hash(path: &Path, found: &str, expected: &str) -> Result<(), DataError> {
+    if found == expected {
         return Ok(());
     }
     let reason = format!("its content does not have the hash that {MANIFEST} names");

@@ -102,7 +102,21 @@ impl Encoder {
         if piece.ends_document {
             tokens.push(self.record.end_of_text);
         }
+        self.check(&tokens)?;
         Ok(tokens)
+    }
+
+    /// A post-processor and added tokens may name any number, and a shard would keep the lower half of it.
+    fn check(&self, tokens: &[u32]) -> Result<(), DataError> {
+        let vocab_size = self.record.vocab_size;
+        match tokens.iter().find(|&&token| token as usize >= vocab_size) {
+            None => Ok(()),
+            Some(&token) => Err(DataError::NoSuchToken {
+                path: self.file.clone().unwrap_or_default(),
+                token,
+                vocab_size,
+            }),
+        }
     }
 }
 
@@ -196,6 +210,24 @@ mod tests {
             let body = [1, 2, 3].repeat(PIECE_BYTES / 6);
             assert_eq!(found, [begin, &[5, 6, 12], begin, &body, &[12]].concat());
         }
+    }
+
+    #[test]
+    fn a_token_that_the_vocabulary_does_not_have_is_refused() {
+        let workshop = Workshop::new();
+        workshop.write("a.txt", "w1 w2");
+        let path = workshop.path("words.json");
+        words(&path, 10, true);
+        // The post-processor puts 65541 before every text; two bytes would hold a 5.
+        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        json["post_processor"]["special_tokens"]["<s>"]["ids"] = json!([65_541]);
+        fs::write(&path, json.to_string()).unwrap();
+        let error = workshop
+            .prepare(|options| options.tokenizer = TokenizerChoice::File(path))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("words.json gives the token 65541"), "{error}");
+        assert!(error.contains("ends at 13"), "{error}");
     }
 
     #[test]

@@ -65,6 +65,18 @@ pub enum DataError {
         path.display()
     )]
     NoEndOfText { path: PathBuf },
+    /// A token that its vocabulary does not have.
+    #[error(
+        "{} gives the token {token}, but its vocabulary ends at {vocab_size}; mend its post_processor or its added tokens",
+        path.display()
+    )]
+    NoSuchToken { path: PathBuf, token: u32, vocab_size: usize },
+    /// More text than was allowed.
+    #[error(
+        "the inputs hold more than {most} bytes of text; if that is meant, run the same command with a larger --max-bytes          to go on where {} ends",
+        path.display()
+    )]
+    TooMuch { path: PathBuf, most: u64 },
     /// A setting that makes no sense.
     #[error("{name} is {value}, but {must}")]
     Setting { name: &'static str, value: u64, must: &'static str },

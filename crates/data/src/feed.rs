@@ -199,10 +199,7 @@ impl Feed {
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>, FeedError> {
         match self {
             Self::Task { .. } => Ok(None),
-            Self::Text(text) => Ok(Some(match &text.tokenizer_file {
-                Some(file) => Tokenizer::from_file(file)?,
-                None => Tokenizer::bytes(),
-            })),
+            Self::Text(text) => Ok(Some(text.train.tokenizer()?)),
         }
     }
 

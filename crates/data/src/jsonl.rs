@@ -9,7 +9,7 @@ use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 /// No document is this long; a longer line means another format, and memory is bounded.
-const LONGEST_LINE: usize = 64 << 20;
+pub(super) const LONGEST_DOCUMENT: usize = 64 << 20;
 
 /// Reads one field of every line.
 pub(super) struct JsonLines {
@@ -63,13 +63,13 @@ impl JsonLines {
     fn read_line(&mut self) -> Result<bool, DataError> {
         self.buffer.clear();
         (&mut self.reader)
-            .take(LONGEST_LINE as u64 + 1)
+            .take(LONGEST_DOCUMENT as u64 + 1)
             .read_until(b'\n', &mut self.buffer)
             .map_err(file_error(Action::Read, &self.path))?;
-        if self.buffer.len() > LONGEST_LINE {
+        if self.buffer.len() > LONGEST_DOCUMENT {
             return Err(self.bad(format!(
                 "it is longer than {} MiB; the file may not be .jsonl, which has one document in each line",
-                LONGEST_LINE >> 20
+                LONGEST_DOCUMENT >> 20
             )));
         }
         Ok(!self.buffer.is_empty())

@@ -1,9 +1,8 @@
 //! `manifest.json`: what a directory of shards holds, where it came from and how it was made.
 
 use super::error::DataError;
-use hadal_files::{Action, file_error, pretty_json, write_whole};
+use hadal_files::{pretty_json, write_whole};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -226,10 +225,10 @@ impl std::fmt::Display for TokenizerRecord {
 
 /// Reads a JSON file of ours, if it exists.
 pub(super) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, DataError> {
-    let content = match fs::read(path) {
+    let content = match hadal_files::read(path) {
         Ok(content) => content,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(file_error(Action::Read, path)(error).into()),
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
     };
     serde_json::from_slice(&content)
         .map(Some)

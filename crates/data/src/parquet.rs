@@ -1,25 +1,30 @@
 //! Documents of a .parquet file: one column of text, row by row (the layout of FineWeb).
+//!
+//! A row is decoded when its turn comes, and one page is held at a time. So memory is bounded by the largest page that is
+//! read, whatever the file claims: [`pages`] sees to that.
+
+mod pages;
+mod thrift;
 
 use super::error::DataError;
+use super::jsonl::LONGEST_DOCUMENT;
 use super::pieces::{Piece, TextPieces};
 use ::parquet::basic::Type;
-use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use ::parquet::data_type::{ByteArray, ByteArrayType};
+use ::parquet::column::reader::ColumnReaderImpl;
+use ::parquet::data_type::ByteArrayType;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use hadal_files::{Action, file_error};
 use hadal_tokenizer::guarded;
-use std::fs::File;
+use pages::{CheckedPages, Handle, Pages};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rows are decoded a few at a time, since one may be megabytes.
-const ROWS_AT_ONCE: usize = 64;
-
 /// Reads one column.
 pub(super) struct ParquetRows {
     path: PathBuf,
-    file: SerializedFileReader<File>,
+    file: SerializedFileReader<Pages>,
+    handle: Handle,
     column: usize,
     /// The largest definition level, at which a row is not null.
     defined: i16,
@@ -27,7 +32,6 @@ pub(super) struct ParquetRows {
     group: usize,
     values: Option<ColumnReaderImpl<ByteArrayType>>,
     left_in_group: u64,
-    rows: std::vec::IntoIter<ByteArray>,
     /// How many rows were returned, and how many there are.
     given: u64,
     total: u64,
@@ -46,9 +50,11 @@ impl ParquetRows {
         consumed: &Arc<AtomicU64>,
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::Parquet { path: path.into(), reason };
-        let handle = File::open(path).map_err(file_error(Action::Read, path))?;
-        let bytes = handle.metadata().map_err(file_error(Action::Read, path))?.len();
-        let file = guarded(|| SerializedFileReader::new(handle)).map_err(wrong)?;
+        let file = hadal_files::open(path)?;
+        let bytes = file.metadata().map_err(file_error(Action::Read, path))?.len();
+        let pages = Pages::new(file).map_err(file_error(Action::Read, path))?;
+        let handle = pages.handle();
+        let file = guarded(|| SerializedFileReader::new(pages)).map_err(wrong)?;
         let metadata = file.metadata().file_metadata();
         let columns = metadata.schema_descr().columns();
         let index = columns.iter().position(|candidate| candidate.path().string() == column);
@@ -72,13 +78,13 @@ impl ParquetRows {
             group: 0,
             values: None,
             left_in_group: 0,
-            rows: Vec::new().into_iter(),
             given: 0,
             total: u64::try_from(metadata.num_rows()).unwrap_or(0),
             bytes,
             consumed: Arc::clone(consumed),
             pieces: TextPieces::default(),
             limit,
+            handle,
             file,
         })
     }
@@ -88,69 +94,85 @@ impl ParquetRows {
             if let Some(piece) = self.pieces.next() {
                 return Ok(Some(piece));
             }
-            let Some(row) = self.rows.next() else {
-                if self.more_rows()? {
-                    continue;
-                }
+            if self.left_in_group == 0 && !self.next_group()? {
                 return Ok(None);
-            };
-            self.given += 1;
-            let text = std::str::from_utf8(row.data()).map_err(|error| DataError::BadRow {
-                path: self.path.clone(),
-                row: self.given,
-                reason: format!("it is not UTF-8 after {} bytes", error.valid_up_to()),
-            })?;
-            self.pieces = TextPieces::new(text.to_owned(), self.limit);
+            }
+            if self.left_in_group > 0 {
+                let text = self.row()?;
+                self.pieces = TextPieces::new(text, self.limit);
+            }
         }
     }
 
-    /// Decodes the next rows, or returns that there are none.
-    fn more_rows(&mut self) -> Result<bool, DataError> {
+    /// Opens the next group of rows, or returns that there is none.
+    fn next_group(&mut self) -> Result<bool, DataError> {
+        self.values = None;
+        if self.group == self.file.num_row_groups() {
+            self.tell();
+            return Ok(false);
+        }
+        let opened = guarded(|| -> ::parquet::errors::Result<_> {
+            let group = self.file.get_row_group(self.group)?;
+            let column = group.metadata().column(self.column);
+            self.handle.column(column.compression());
+            let rows = u64::try_from(group.metadata().num_rows()).unwrap_or(0);
+            let inner = group.get_column_page_reader(self.column)?;
+            let pages = Box::new(CheckedPages { inner, defined: self.defined });
+            Ok((rows, ColumnReaderImpl::new(column.column_descr_ptr(), pages)))
+        });
+        let (rows, values) = opened.map_err(|reason| self.damaged(reason))?;
+        self.left_in_group = rows;
+        self.values = Some(values);
+        self.group += 1;
+        Ok(true)
+    }
+
+    /// The text of the next row.
+    fn row(&mut self) -> Result<String, DataError> {
+        if self.given.is_multiple_of(64) {
+            self.tell();
+        }
+        let (mut rows, mut levels) = (Vec::new(), Vec::new());
+        let mut read = || match &mut self.values {
+            Some(values) => values.read_records(1, Some(&mut levels), None, &mut rows),
+            None => Ok((0, 0, 0)),
+        };
+        let (count, ..) = guarded(&mut read).map_err(|reason| self.damaged(reason))?;
+        if count != 1 {
+            let reason = format!("row group {} has another length than it says", self.group);
+            return Err(self.damaged(reason));
+        }
+        self.left_in_group -= 1;
+        self.given += 1;
+        let bad =
+            |reason: String| DataError::BadRow { path: self.path.clone(), row: self.given, reason };
+        if levels.iter().any(|&level| level < self.defined) {
+            return Err(bad("it is null instead of a text; remove such rows".into()));
+        }
+        let bytes = rows.first().map_or(&[][..], |row| row.data());
+        if bytes.len() > LONGEST_DOCUMENT {
+            return Err(bad(format!(
+                "it is longer than {} MiB; the column may hold something else than documents",
+                LONGEST_DOCUMENT >> 20
+            )));
+        }
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(error) => Err(bad(format!("it is not UTF-8 after {} bytes", error.valid_up_to()))),
+        }
+    }
+
+    /// Says how far the file has been read.
+    fn tell(&self) {
         let share = u128::from(self.bytes) * u128::from(self.given) / u128::from(self.total.max(1));
         self.consumed.store(share as u64, Ordering::Relaxed);
-        let damaged = |path: &Path, reason: String| DataError::Parquet {
-            path: path.into(),
+    }
+
+    fn damaged(&self, reason: String) -> DataError {
+        DataError::Parquet {
+            path: self.path.clone(),
             reason: format!("{reason}; it may be truncated or damaged: copy or download it again"),
-        };
-        if self.left_in_group == 0 {
-            if self.group == self.file.num_row_groups() {
-                return Ok(false);
-            }
-            let opened = guarded(|| -> ::parquet::errors::Result<_> {
-                let group = self.file.get_row_group(self.group)?;
-                let rows = u64::try_from(group.metadata().num_rows()).unwrap_or(0);
-                Ok((rows, group.get_column_reader(self.column)?))
-            });
-            match opened.map_err(|reason| damaged(&self.path, reason))? {
-                (rows, ColumnReader::ByteArrayColumnReader(values)) => {
-                    self.left_in_group = rows;
-                    self.values = Some(values);
-                }
-                _ => return Err(damaged(&self.path, "its columns change their type".into())),
-            }
-            self.group += 1;
-            return Ok(true);
         }
-        let Some(values) = &mut self.values else { return Ok(false) };
-        let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
-        let mut levels = Vec::new();
-        let (count, ..) =
-            guarded(|| values.read_records(ROWS_AT_ONCE, Some(&mut levels), None, &mut rows))
-                .map_err(|reason| damaged(&self.path, reason))?;
-        if count == 0 || count as u64 > self.left_in_group {
-            let reason = format!("row group {} has another length than it says", self.group);
-            return Err(damaged(&self.path, reason));
-        }
-        if let Some(null) = levels.iter().position(|&level| level < self.defined) {
-            return Err(DataError::BadRow {
-                path: self.path.clone(),
-                row: self.given + null as u64 + 1,
-                reason: "it is null instead of a text; remove such rows".into(),
-            });
-        }
-        self.left_in_group -= count as u64;
-        self.rows = rows.into_iter();
-        Ok(true)
     }
 }
 
@@ -160,7 +182,6 @@ impl Iterator for ParquetRows {
     fn next(&mut self) -> Option<Self::Item> {
         self.piece()
             .inspect_err(|_| {
-                self.rows = Vec::new().into_iter();
                 self.left_in_group = 0;
                 self.group = self.file.num_row_groups();
             })

@@ -1,4 +1,5 @@
-//! A file of tokens: 32 bytes of header, then little-endian numbers, mapped into memory.
+//! A file of tokens: 32 bytes of header, then little-endian numbers. It is read piece by piece, never mapped: a file that is
+//! truncated meanwhile is then an error and not a signal.
 //!
 //! | bytes  | content                              |
 //! |--------|--------------------------------------|
@@ -10,9 +11,8 @@
 
 use super::error::DataError;
 use hadal_files::{Action, WholeFile, file_error};
-use memmap2::Mmap;
 use std::fs::File;
-use std::io::Seek;
+use std::io::{self, Seek};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -95,22 +95,22 @@ impl ShardWriter {
 #[derive(Debug)]
 pub struct Shard {
     path: PathBuf,
-    map: Mmap,
+    file: File,
     width: Width,
     tokens: u64,
 }
 
 impl Shard {
-    /// Maps a shard and checks its header against its length.
+    /// Opens a shard and checks its header against its length.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let damaged = |reason: String| DataError::Damaged { path: path.into(), reason };
-        let file = File::open(path).map_err(file_error(Action::Read, path))?;
-        // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
-        // kernel stops us; ours do not, they write beside and rename.
-        let map = unsafe { Mmap::map(&file) }.map_err(file_error(Action::Read, path))?;
-        let Some((header, body)) = map.split_first_chunk::<HEADER>() else {
-            return Err(damaged(format!("it has {} bytes, fewer than its header", map.len())));
+        let file = hadal_files::open(path)?;
+        let length = file.metadata().map_err(file_error(Action::Read, path))?.len();
+        let Some(body) = length.checked_sub(HEADER as u64) else {
+            return Err(damaged(format!("it has {length} bytes, fewer than its header")));
         };
+        let mut header = [0; HEADER];
+        read_at(&file, &mut header, 0).map_err(file_error(Action::Read, path))?;
         if !header.starts_with(MAGIC) {
             return Err(damaged("it does not begin like a token shard".into()));
         }
@@ -127,13 +127,12 @@ impl Shard {
             other => return Err(damaged(format!("it says that a token takes {other} bytes"))),
         };
         let tokens = u64::from(number(16)) | (u64::from(number(20)) << 32);
-        if tokens.checked_mul(width as u64) != Some(body.len() as u64) {
+        if tokens.checked_mul(width as u64) != Some(body) {
             return Err(damaged(format!(
-                "its header promises {tokens} tokens, but {} bytes follow",
-                body.len()
+                "its header promises {tokens} tokens, but {body} bytes follow"
             )));
         }
-        Ok(Self { path: path.into(), map, width, tokens })
+        Ok(Self { path: path.into(), file, width, tokens })
     }
 
     /// The file.
@@ -157,19 +156,65 @@ impl Shard {
     }
 
     /// Some of the tokens, as far as they exist.
-    pub fn tokens(&self, range: Range<u64>) -> impl Iterator<Item = u32> + '_ {
-        let end = range.end.min(self.tokens) as usize;
-        let start = (range.start as usize).min(end);
-        let width = self.width as usize;
-        let bytes = &self.map[HEADER + start * width..HEADER + end * width];
-        // One of the two is empty; both together are one type, without a branch for each token.
-        let (two, four) = match self.width {
-            Width::Two => (bytes, &bytes[..0]),
-            Width::Four => (&bytes[..0], bytes),
-        };
-        let two = two.as_chunks::<2>().0.iter().map(|token| u32::from(u16::from_le_bytes(*token)));
-        two.chain(four.as_chunks::<4>().0.iter().map(|token| u32::from_le_bytes(*token)))
+    pub fn tokens(&self, range: Range<u64>) -> Result<Vec<u32>, DataError> {
+        let end = range.end.min(self.tokens);
+        let start = range.start.min(end);
+        let width = self.width as u64;
+        let mut bytes = vec![0; ((end - start) * width) as usize];
+        self.read_at(&mut bytes, HEADER as u64 + start * width)?;
+        let two = |token: &[u8; 2]| u32::from(u16::from_le_bytes(*token));
+        Ok(match self.width {
+            Width::Two => bytes.as_chunks().0.iter().map(two).collect(),
+            Width::Four => {
+                bytes.as_chunks().0.iter().map(|token| u32::from_le_bytes(*token)).collect()
+            }
+        })
     }
+
+    /// The blake3 hash of the open file: of what is read, whatever has its name by now.
+    pub(super) fn hash(&self) -> Result<String, DataError> {
+        const PIECE: u64 = 1 << 20;
+        let length = HEADER as u64 + self.tokens * self.width as u64;
+        let mut hasher = blake3::Hasher::new();
+        let mut piece = Vec::new();
+        for at in (0..length).step_by(PIECE as usize) {
+            piece.resize(PIECE.min(length - at) as usize, 0);
+            self.read_at(&mut piece, at)?;
+            hasher.update(&piece);
+        }
+        Ok(hasher.finalize().to_string())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<(), DataError> {
+        read_at(&self.file, bytes, at).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => DataError::Damaged {
+                path: self.path.clone(),
+                reason: "it became shorter while it was read".into(),
+            },
+            _ => file_error(Action::Read, &self.path)(error).into(),
+        })
+    }
+}
+
+/// Reads from a place in a file, wherever others read it at the same time.
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(windows)]
+fn read_at(file: &File, mut bytes: &mut [u8], mut at: u64) -> io::Result<()> {
+    use std::os::windows::fs::FileExt;
+    while !bytes.is_empty() {
+        match file.seek_read(bytes, at)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                bytes = &mut bytes[count..];
+                at += count as u64;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -194,10 +239,10 @@ mod tests {
             let shard = Shard::open(&path).unwrap();
             assert_eq!((shard.width(), shard.len()), (width, 4));
             assert_eq!(fs::metadata(&path).unwrap().len(), 32 + 4 * width as u64);
-            assert_eq!(shard.tokens(0..4).collect::<Vec<_>>(), [0, 1, last, 7]);
-            assert_eq!(shard.tokens(1..3).collect::<Vec<_>>(), [1, last]);
-            assert_eq!(shard.tokens(3..9).collect::<Vec<_>>(), [7]);
-            assert_eq!(shard.tokens(8..9).count(), 0);
+            assert_eq!(shard.tokens(0..4).unwrap(), [0, 1, last, 7]);
+            assert_eq!(shard.tokens(1..3).unwrap(), [1, last]);
+            assert_eq!(shard.tokens(3..9).unwrap(), [7]);
+            assert!(shard.tokens(8..9).unwrap().is_empty());
         }
     }
 
@@ -210,6 +255,20 @@ mod tests {
         assert!(!path.exists());
         drop(writer);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_shard_that_is_truncated_while_it_is_open_is_an_error() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("a.bin");
+        write(&path, 257, &(0..5000).map(|i| i % 257).collect::<Vec<_>>());
+        let shard = Shard::open(&path).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+        assert_eq!(shard.tokens(0..2).unwrap(), [0, 1]);
+        for error in [shard.tokens(4990..5000).unwrap_err(), shard.hash().unwrap_err()] {
+            let message = error.to_string();
+            assert!(message.contains("a.bin is damaged: it became shorter"), "{message}");
+        }
     }
 
     #[test]

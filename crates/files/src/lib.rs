@@ -19,20 +19,29 @@
 
 mod error;
 mod fault;
+mod manifest;
 mod part;
 mod regular;
+mod remembered;
 mod staged;
+pub mod testing;
+mod verify;
 mod whole;
 
 pub use error::{Action, FileError, file_error};
 pub use fault::point;
+pub use manifest::{
+    Hashes, MANIFEST, read_any_manifest, read_manifest, write_manifest, write_manifest_with,
+};
 pub use part::is_part;
 pub use regular::{open, read, read_at_most, read_text, read_text_at_most};
+pub use remembered::{cache_directory, remember_hashes};
 pub use staged::StagedDirectory;
+pub use verify::{HashError, Verdict, Verification, verify, verify_now};
 pub use whole::{WholeFile, write_whole};
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// How the name of a file or directory ends while it is written.
@@ -63,9 +72,28 @@ pub fn pretty_json(path: &Path, value: &impl serde::Serialize) -> Result<String,
 
 /// The blake3 hash of a file, as `b3sum` prints it, and its length in bytes.
 pub fn hash(path: &Path) -> Result<(String, u64), FileError> {
+    hash_with(path, &mut |_| ())
+}
+
+/// The same. `progress` receives the number of bytes read so far.
+pub fn hash_with(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<(String, u64), FileError> {
+    // Large enough for SIMD, small enough for the cache.
+    const PIECE: usize = 1 << 18;
+    let mut file = open(path)?;
     let mut hasher = blake3::Hasher::new();
-    let length = io::copy(&mut open(path)?, &mut hasher).map_err(file_error(Action::Read, path))?;
-    Ok((hasher.finalize().to_string(), length))
+    let (mut piece, mut length) = (vec![0; PIECE], 0);
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok((hasher.finalize().to_string(), length)),
+            Ok(read) => {
+                hasher.update(&piece[..read]);
+                length += read as u64;
+                progress(length);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(file_error(Action::Read, path)(error)),
+        }
+    }
 }
 
 /// Waits until the disk holds a file, or the names in a directory.

@@ -6,8 +6,6 @@ use crate::metadata::{FromValue, Metadata, MetadataError};
 use crate::tensor::{Tensor, TensorInfo};
 use hadal_files::{Action, file_error};
 use memmap2::Mmap;
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// An open GGUF file.
@@ -36,14 +34,10 @@ impl Contents {
 impl Gguf {
     /// Maps a file into memory and checks its whole header against its length.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        let io = file_error(Action::Read, path);
-        let file = File::open(path).map_err(&io)?;
-        if file.metadata().map_err(&io)?.is_dir() {
-            return Err(io(io::Error::from(io::ErrorKind::IsADirectory)).into());
-        }
+        let file = hadal_files::open(path)?;
         // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
         // kernel stops us; our own writer does not, it writes beside and renames.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let map = unsafe { Mmap::map(&file) }.map_err(file_error(Action::Read, path))?;
         Self::new(path, Contents::Mapped(map))
     }
 

@@ -35,7 +35,7 @@ pub use loss::{Targets, head_loss};
 pub use mlp::{MlpBiases, MlpWeights, mlp};
 pub use path::{fused_calls, fuses, plainly};
 pub use read_back::{ReadBackError, read_back};
-pub use rms::{inverse_rms, rms, rms_norm};
+pub use rms::{inverse_rms, rms, rms_norm, root_mean_square};
 pub use route::{gather, indices, scatter};
 pub use seen::{SeenRows, SeenTokens};
 pub use step::{AttentionStep, LinearStep, MlpStep, Room};

@@ -5,13 +5,32 @@ use crate::path::fuses;
 use burn::tensor::Tensor;
 use hadal_cpu::{Rows, norm};
 
-/// `1 / sqrt(mean(x^2) + eps)` over the last axis, which is kept with length one.
+/// `1 / sqrt(mean(x^2) + eps)` over the last axis, which is kept with length one. Of a row whose squares are too large for
+/// f32 it is not a number: zero would make a row of zeros of it, which nobody would notice.
 ///
 /// # Shapes
 /// - `x`: `[..., width]`
 /// - output: `[..., 1]`
 pub fn inverse_rms<const D: usize>(x: Tensor<D>, eps: f64) -> Tensor<D> {
-    (x.square().mean_dim(D - 1) + eps).sqrt().recip()
+    let mean = mean_square(x);
+    let seen = seen(&mean);
+    (mean + eps).sqrt().recip() + seen
+}
+
+/// `sqrt(mean(x^2))` over the last axis, as [`inverse_rms`].
+pub fn root_mean_square<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let mean = mean_square(x);
+    let seen = seen(&mean);
+    mean.sqrt() + seen
+}
+
+fn mean_square<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    x.square().mean_dim(D - 1)
+}
+
+/// Zeros, or not a number where a mean is infinite: adding them changes no bit of what is finite.
+fn seen<const D: usize>(mean: &Tensor<D>) -> Tensor<D> {
+    mean.clone().detach() * 0.0
 }
 
 /// `x / sqrt(mean(x^2) + eps)` over the last axis.
@@ -59,6 +78,7 @@ impl Operation for RmsNorm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::plainly;
     use burn::tensor::Device;
 
     #[test]
@@ -69,6 +89,19 @@ mod tests {
         for (got, want) in y.iter().zip([3.0 / r, 4.0 / r, -3.0 / r, 4.0 / r]) {
             assert!((got - want).abs() < 1e-6, "{got} is not {want}");
         }
+    }
+
+    #[test]
+    fn a_row_that_is_too_large_for_its_squares_is_no_number_on_either_path() {
+        let x = Tensor::<2>::from_floats([[3e19, 1.0], [1e19, 1.0]], &Device::flex());
+        let norm = |x: Tensor<2>| rms_norm(x, Tensor::ones([2], &Device::flex()), 1e-6);
+        for rows in [norm(x.clone()), plainly(|| norm(x.clone()))] {
+            let rows: Vec<f32> = rows.try_into_vec_as().unwrap();
+            assert!(rows[..2].iter().all(|x| x.is_nan()), "{rows:?}");
+            assert!((rows[2] - 2f32.sqrt()).abs() < 1e-6, "{rows:?}");
+        }
+        let roots: Vec<f32> = root_mean_square(x).try_into_vec_as().unwrap();
+        assert!(roots[0].is_nan() && roots[1].is_finite());
     }
 
     #[test]

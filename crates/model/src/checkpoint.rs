@@ -1,16 +1,20 @@
-//! Checkpoints: a directory with `config.json` and `model.safetensors`.
+//! Checkpoints: a directory with `config.json`, `model.safetensors` and `manifest.json`, the hashes of all files.
 
 use crate::config::{ConfigError, ModelConfig};
 use crate::decoder::Decoder;
 use crate::model_files::{ModelFiles, Reading, describe_file, is_gguf, model_at};
 use crate::tensor_file::{TensorFileError, write_tensors};
 use burn::tensor::Device;
-use hadal_files::{Action, FileError, StagedDirectory, file_error, pretty_json, write_whole};
+use hadal_files::{
+    Action, FileError, HashError, Hashes, MANIFEST, StagedDirectory, Verification, file_error,
+    pretty_json, read_manifest, write_manifest_with, write_whole,
+};
 use hadal_gguf::GgufError;
 use hadal_residual::Weights;
 use hadal_tokenizer::TokenizerError;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -35,6 +39,9 @@ pub enum CheckpointError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A file is not what was written.
+    #[error(transparent)]
+    Damaged(#[from] HashError),
     /// The config is not a config.
     #[error("{}: {reason}", path.display())]
     Config { path: PathBuf, reason: String },
@@ -83,10 +90,15 @@ fn list(problems: &[String]) -> String {
 /// ```
 pub fn load(path: &Path, device: &Device) -> Result<Checkpoint, CheckpointError> {
     let ModelFiles { config, begin, ends, weights } = ModelFiles::open(path)?;
+    // Hashing takes about as long as reading, so both go on at once.
+    let verification = Verification::start(weights.files());
     let mut reading = Reading::new(&*weights);
     let mut find = |name: &str, shape: &[usize]| reading.floats(name, shape);
     let decoder = Decoder::declare(&config, Weights::stored(&mut find, device));
-    reading.finish()?;
+    let read = reading.finish();
+    // Damage explains whatever else is wrong.
+    verification.finish()?;
+    read?;
     Ok(Checkpoint { decoder, begin, ends })
 }
 
@@ -103,6 +115,35 @@ pub fn read_config(path: &Path) -> Result<ModelConfig, CheckpointError> {
 /// Writes a directory so that a reader sees the old contents or the new ones, never a mixture: it is
 /// written beside its place, flushed to the disk, and renamed. Other files in it stay.
 pub fn save(decoder: &Decoder, directory: &Path) -> Result<(), CheckpointError> {
+    save_with(decoder, directory, &[])
+}
+
+/// The same with more files, by name, which are in the directory from its first moment on.
+pub fn save_with(
+    decoder: &Decoder,
+    directory: &Path,
+    more: &[(&str, &[u8])],
+) -> Result<(), CheckpointError> {
+    replace(directory, |staging| {
+        for (name, content) in more {
+            write_whole(&staging.join(name), content)?;
+        }
+        write_config(decoder.config(), &staging.join(CONFIG))?;
+        write_weights(decoder, &staging.join(WEIGHTS))
+    })
+}
+
+/// Changes the config of a model directory and leaves its weights alone. A reader sees the old config or the new
+/// one.
+pub fn replace_config(directory: &Path, config: &ModelConfig) -> Result<(), CheckpointError> {
+    replace(directory, |staging| write_config(config, &staging.join(CONFIG)))
+}
+
+/// Writes some files of a directory, all at once. The others stay, with the hashes that they had.
+fn replace(
+    directory: &Path,
+    write: impl FnOnce(&Path) -> Result<(), CheckpointError>,
+) -> Result<(), CheckpointError> {
     let io = file_error(Action::Write, directory);
     // A path such as `.` has no name beside which something could be written.
     let place = if directory.exists() {
@@ -114,25 +155,20 @@ pub fn save(decoder: &Decoder, directory: &Path) -> Result<(), CheckpointError> 
         return Err(io(io::ErrorKind::NotADirectory.into()).into());
     }
     let staged = StagedDirectory::create(&place)?;
-    write_all(decoder, staged.path())?;
-    Ok(staged.replace(|name| name != CONFIG && name != WEIGHTS)?)
-}
-
-/// Changes the config of a model directory and leaves its weights alone. A reader sees the old config or the new
-/// one.
-pub fn replace_config(directory: &Path, config: &ModelConfig) -> Result<(), CheckpointError> {
-    write_config(config, &directory.join(CONFIG))
+    write(staged.path())?;
+    // A damaged manifest is no reason not to write a new model.
+    let mut kept: Hashes = read_manifest(&place).ok().flatten().unwrap_or_default();
+    kept.retain(|name, _| place.join(name).is_file());
+    write_manifest_with(staged.path(), kept)?;
+    Ok(staged.replace(|name| name != OsStr::new(MANIFEST))?)
 }
 
 fn write_config(config: &ModelConfig, path: &Path) -> Result<(), CheckpointError> {
     Ok(write_whole(path, pretty_json(path, config)?)?)
 }
 
-fn write_all(decoder: &Decoder, staging: &Path) -> Result<(), CheckpointError> {
-    write_config(decoder.config(), &staging.join(CONFIG))?;
-
-    let weights = staging.join(WEIGHTS);
-    let malformed = |reason| TensorFileError::Malformed { path: weights.clone(), reason };
+fn write_weights(decoder: &Decoder, path: &Path) -> Result<(), CheckpointError> {
+    let malformed = |reason| TensorFileError::Malformed { path: path.into(), reason };
     let tensors: Vec<(String, Vec<u8>)> = decoder
         .parameters()
         .into_iter()
@@ -144,8 +180,8 @@ fn write_all(decoder: &Decoder, staging: &Path) -> Result<(), CheckpointError> {
         let shape = declared.map(|declared| declared.shape.clone()).unwrap_or_default();
         views.push((name, TensorView::new(Dtype::F32, shape, bytes).map_err(malformed)?));
     }
-    write_tensors(views, None, &weights).map_err(|error| match error {
-        SafeTensorError::IoError(reason) => file_error(Action::Write, &weights)(reason).into(),
+    write_tensors(views, None, path).map_err(|error| match error {
+        SafeTensorError::IoError(reason) => file_error(Action::Write, path)(reason).into(),
         other => malformed(other).into(),
     })
 }

@@ -169,12 +169,15 @@ impl ModelConfig {
         }
     }
 
+    /// No model has more blocks.
+    pub(crate) const MOST_LAYERS: usize = 4096;
+
     /// Far beyond any model, close enough that counting never overflows and that a mistyped number is refused before
     /// memory is allocated.
     const BOUNDS: [Bound; 9] = [
         ("vocab_size", |c| c.vocab_size, 1 << 24),
         ("d_model", |c| c.d_model, 1 << 20),
-        ("n_layers", |c| c.n_layers, 4096),
+        ("n_layers", |c| c.n_layers, Self::MOST_LAYERS),
         ("n_heads", |c| c.n_heads, 1 << 14),
         ("n_kv_heads", |c| c.n_kv_heads, 1 << 14),
         ("head_dim", |c| c.head_dim, 1 << 14),
@@ -232,6 +235,17 @@ impl ModelConfig {
             refuse("depth_kv", "not \"none\"", reason)?;
         }
         Ok(())
+    }
+
+    /// The same for models from files. A run may be started with an epsilon that is zero in f32, and fails when
+    /// something is zero; a file with one is damaged.
+    pub(crate) fn check_stored(&self) -> Result<(), ConfigError> {
+        let eps = self.norm_eps as f32;
+        if self.norm_eps > 0.0 && !(eps.is_finite() && eps > 0.0) {
+            let reason = "it is used as f32, in which it is zero or infinite; 1e-6 is usual";
+            refuse("norm_eps", format!("{:e}", self.norm_eps), reason)?;
+        }
+        self.check()
     }
 
     fn check_window(&self) -> Result<(), ConfigError> {

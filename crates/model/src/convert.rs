@@ -7,11 +7,10 @@ use crate::model_files::{
 };
 use crate::streamed::{Interrupted, Streamed, write_streamed};
 use crate::tensor_file::TensorFileError;
-use hadal_files::{Action, StagedDirectory, file_error, write_whole};
-use hadal_tokenizer::tokenizer_of_gguf;
+use hadal_files::{Action, StagedDirectory, Verification, file_error, write_manifest, write_whole};
+use hadal_tokenizer::{read_tokenizer, tokenizer_of_gguf};
 use safetensors::SafeTensorError;
 use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
 
 /// What was written.
@@ -39,6 +38,7 @@ pub fn convert(
     }
     let staged = StagedDirectory::create(out)?;
     let converted = write_model(source, staged.path(), progress)?;
+    write_manifest(staged.path())?;
     staged.finish()?;
     Ok(converted)
 }
@@ -52,6 +52,7 @@ fn write_model(
     let files = ModelFiles::open(source)?;
     let places = files.places()?;
     let ModelFiles { config, begin, ends, weights } = files;
+    let verification = Verification::start(weights.files());
 
     write_json(&staging.join(CONFIG), &json!(config))?;
     if begin.is_some() || !ends.is_empty() {
@@ -74,7 +75,10 @@ fn write_model(
     let stored_bytes = tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
     let path = staging.join(WEIGHTS);
     let mut read = |place: usize| weights.floats(&places[place].stored);
-    write_streamed(&path, &tensors, None, &mut read, progress).map_err(|error| match error {
+    let written = write_streamed(&path, &tensors, None, &mut read, progress);
+    // Damage explains whatever else is wrong.
+    verification.finish()?;
+    written.map_err(|error| match error {
         Interrupted::Read(problem) => {
             CheckpointError::Mismatch { path: weights.path().into(), problems: vec![problem] }
         }
@@ -100,13 +104,10 @@ fn write_tokenizer(source: &Path, staging: &Path) -> Result<bool, CheckpointErro
         write_whole(&target, json.to_string())?;
         return Ok(true);
     }
-    copy(&source.join(TOKENIZER), &target)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<bool, CheckpointError> {
+    let from = source.join(TOKENIZER);
     if !from.exists() {
         return Ok(false);
     }
-    fs::copy(from, to).map_err(file_error(Action::Copy, from))?;
+    write_whole(&target, read_tokenizer(&from)?)?;
     Ok(true)
 }

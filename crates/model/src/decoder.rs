@@ -2,6 +2,8 @@
 
 mod parameters;
 
+pub use parameters::ReadParameter;
+
 use crate::cache::Cache;
 use crate::config::{ConfigError, DepthKv, ModelConfig};
 use crate::layers::{Block, Layers};

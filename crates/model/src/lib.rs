@@ -10,7 +10,7 @@
 //! - A [`Session`] decodes single tokens by kernels over slices, without tensors.
 //!
 //! A model is data. Everything that a pass does beyond it is in its [`Pass`]. Checkpoints are
-//! directories with `config.json` and `model.safetensors`.
+//! directories with `config.json`, `model.safetensors` and their hashes in `manifest.json`.
 
 mod attention;
 mod cache;
@@ -41,11 +41,13 @@ mod token_decoder;
 
 pub use burn::tensor::Device;
 pub use cache::Cache;
-pub use checkpoint::{Checkpoint, CheckpointError, load, read_config, replace_config, save};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, load, read_config, replace_config, save, save_with,
+};
 pub use config::{AttentionBias, ConfigError, DepthKv, MlpKind, ModelConfig, SlidingWindow};
 pub use convert::{Converted, convert};
 pub use cost::{ModelCost, ParameterGroup};
-pub use decoder::Decoder;
+pub use decoder::{Decoder, ReadParameter};
 pub use device::{DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};

@@ -1,18 +1,17 @@
 //! A model as it is on disk: its config, and where its parameters come from.
 
-use crate::checkpoint::{CONFIG, CheckpointError};
+use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS};
 use crate::config::ModelConfig;
 use crate::decoder::Decoder;
 use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
 use burn::tensor::Device;
-use hadal_files::{Action, file_error, read_text};
+use hadal_files::{HashError, read_at_most, read_text, verify};
 use hadal_gguf::Gguf;
 use hadal_residual::Weights;
 pub(crate) use hadal_tokenizer::{TOKENIZER, is_gguf, model_at};
 use serde_json::Value;
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 /// Hugging Face's place for the tokens that begin and end a text.
@@ -31,13 +30,15 @@ pub(crate) struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// Opens what [`model_at`] finds; no parameter is read yet.
+    /// Opens what [`model_at`] finds; no parameter is read yet. The config is compared with its hash; whoever reads
+    /// parameters verifies [`WeightSource::files`].
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let path = &model_at(path);
         if is_gguf(path) {
-            let (model, Imported { config, begin, ends }) = GgufModel::open(path)?;
+            let opened = GgufModel::open(path).map_err(|error| explained(path, error));
+            let (model, Imported { config, begin, ends }) = opened?;
             config
-                .check()
+                .check_stored()
                 .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
             return Ok(Self { config, begin, ends, weights: Box::new(model) });
         }
@@ -50,8 +51,9 @@ impl ModelFiles {
             ends = if named.is_empty() { ends } else { named };
             begin = token_ids(&json, "bos_token_id").first().copied().or(begin);
         }
-        let weights = Box::new(Shards::open(path, naming)?);
-        Ok(Self { config, begin, ends, weights })
+        let weights = Shards::open(path, naming);
+        let weights = weights.map_err(|error| explained(&path.join(WEIGHTS), error))?;
+        Ok(Self { config, begin, ends, weights: Box::new(weights) })
     }
 
     /// Where each parameter is, if all of them exist and nothing else does. None is read.
@@ -68,6 +70,14 @@ impl ModelFiles {
         }
         reading.finish()?;
         Ok(places)
+    }
+}
+
+/// Why a file cannot be opened: if it is damaged, that is why.
+fn explained(path: &Path, error: CheckpointError) -> CheckpointError {
+    match verify(path) {
+        Ok(()) | Err(HashError::File(_)) => error,
+        Err(damage) => damage.into(),
     }
 }
 
@@ -88,9 +98,10 @@ pub(crate) fn chat_template(model: &Path) -> Result<Option<String>, CheckpointEr
     }
     let file = model.join(CHAT_TEMPLATE);
     if file.exists() {
+        verify(&file)?;
         return Ok(Some(read_text(&file)?));
     }
-    let settings = fs::read(model.join(TOKENIZER_SETTINGS)).ok();
+    let settings = hadal_files::read(&model.join(TOKENIZER_SETTINGS)).ok();
     let json: Option<Value> = settings.and_then(|text| serde_json::from_slice(&text).ok());
     Ok(json.and_then(|json| Some(json.get("chat_template")?.as_str()?.to_owned())))
 }
@@ -100,12 +111,13 @@ const LONGEST_CONFIG: u64 = 1 << 20;
 
 fn read_json(path: &Path) -> Result<Value, CheckpointError> {
     let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
-    let io = file_error(Action::Read, path);
-    let mut bytes = Vec::new();
-    File::open(path).map_err(&io)?.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > LONGEST_CONFIG {
-        return Err(wrong("this file is too long to be a config".into()));
-    }
+    let bytes = match read_at_most(path, LONGEST_CONFIG) {
+        Err(error) if error.source.kind() == io::ErrorKind::FileTooLarge => {
+            return Err(wrong("this file is too long to be a config".into()));
+        }
+        other => other?,
+    };
+    verify(path)?;
     serde_json::from_slice(&bytes)
         .map_err(|error| wrong(format!("this is not valid JSON: {error}")))
 }
@@ -133,7 +145,7 @@ pub(crate) fn describe_file(path: &Path) -> Result<(Imported, Naming), Checkpoin
     };
     imported
         .config
-        .check()
+        .check_stored()
         .map_err(|reason| CheckpointError::Invalid { path: path.into(), reason })?;
     Ok((imported, naming))
 }

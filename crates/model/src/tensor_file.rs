@@ -1,6 +1,6 @@
 //! Reading `.safetensors`: memory-mapped, checked, converted to f32 one tensor at a time.
 
-use hadal_files::{Action, FileError, file_error};
+use hadal_files::{Action, FileError, file_error, point};
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
@@ -8,7 +8,6 @@ use safetensors::{SafeTensorError, SafeTensors};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// An open file of named tensors.
@@ -28,6 +27,7 @@ pub fn write_tensors<S: AsRef<str> + Ord + Display, V: View>(
     about: Option<HashMap<String, String>>,
     path: &Path,
 ) -> Result<(), SafeTensorError> {
+    point(Action::Write, path).map_err(|error| SafeTensorError::IoError(error.source))?;
     let permissions = File::create(path)?.metadata()?.permissions();
     safetensors::serialize_to_file(tensors, about, path)?;
     Ok(std::fs::set_permissions(path, permissions)?)
@@ -63,14 +63,10 @@ pub enum TensorFileError {
 impl TensorFile {
     /// Opens a file and checks its header against its length.
     pub fn open(path: &Path) -> Result<Self, TensorFileError> {
-        let io = file_error(Action::Read, path);
-        let file = File::open(path).map_err(&io)?;
-        if file.metadata().map_err(&io)?.is_dir() {
-            return Err(io(io::Error::from(io::ErrorKind::IsADirectory)).into());
-        }
+        let file = hadal_files::open(path)?;
         // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
         // kernel stops us; no checkpoint writer of ours does, they write beside and rename.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let map = unsafe { Mmap::map(&file) }.map_err(file_error(Action::Read, path))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|reason| TensorFileError::Malformed { path: path.into(), reason })?;
         Ok(Self { path: path.into(), data: header + size_of::<u64>(), map, metadata })

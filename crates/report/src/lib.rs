@@ -2,6 +2,7 @@
 
 pub mod figure;
 pub mod page;
+pub mod provenance;
 pub mod run;
 pub mod statistics;
 pub mod suite;

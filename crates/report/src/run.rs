@@ -1,12 +1,28 @@
 //! Run folders as data: the files of `hadal train`, read without locking or changing anything.
 //!
-//! A run that is being written can be read at any time: a last line that is not whole yet is left out.
+//! A run that is being written can be read at any time: a last line that is not whole yet is left out. What is damaged
+//! is left out as well and named, so that one bad byte costs a line and not a run. Nothing but regular files is read,
+//! and of each only as much as such a file can hold.
+
+mod lines;
 
 use crate::figure::Figure;
-use hadal_files::{FileError, read_text};
-use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use crate::provenance::Provenance;
+use hadal_files::{FileError, hash, open, read_at_most, read_text_at_most};
+use lines::Lines;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+
+/// Settings and results are far smaller.
+const LARGEST_SMALL_FILE: u64 = 4 << 20;
+/// So are figures.
+const LARGEST_FIGURE: u64 = 64 << 20;
+/// Lines of steps and evaluations.
+const METRICS: &str = "metrics.jsonl";
 
 /// The contents of a run folder.
 #[derive(Clone, Debug)]
@@ -19,6 +35,8 @@ pub struct Run {
     pub settings: toml::Table,
     /// Versions and machine, `run.json`.
     pub about: serde_json::Value,
+    /// The same, as far as it is understood.
+    pub provenance: Provenance,
     /// Steps of training.
     pub steps: Vec<StepPoint>,
     /// Evaluations on held-out data.
@@ -31,6 +49,25 @@ pub struct Run {
     pub figures: Vec<Figure>,
     /// Its status.
     pub status: Status,
+    /// What cannot be read and is left out.
+    pub damage: Vec<Damage>,
+    /// Whether its metrics are what was written, as far as can be told. Others are shown, but not compared.
+    pub has_whole_metrics: bool,
+}
+
+/// Something in a run's folder that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file's name.
+    pub file: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.problem)
+    }
 }
 
 /// The status of a run.
@@ -53,6 +90,7 @@ pub struct StepPoint {
     /// Steps done.
     pub step: u64,
     /// Mean loss of the step's batches, in nats.
+    #[serde(deserialize_with = "present")]
     pub loss: Option<f64>,
     /// Norm of the gradient before clipping.
     pub gradient_norm: Option<f64>,
@@ -82,6 +120,7 @@ pub struct EvaluationPoint {
     /// Steps done.
     pub step: u64,
     /// Mean cross-entropy in nats.
+    #[serde(deserialize_with = "present")]
     pub loss: Option<f64>,
     /// `exp(loss)`.
     #[serde(default)]
@@ -137,6 +176,27 @@ pub struct Outcome {
     pub training_flops: Option<f64>,
 }
 
+/// `outcome.json`: the result, and what it was computed from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutcomeFile {
+    /// The result.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// blake3 of `metrics.jsonl` when the run ended; older runs do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics_blake3: Option<String>,
+}
+
+impl OutcomeFile {
+    /// Its name in a run's folder.
+    pub const NAME: &str = "outcome.json";
+}
+
+/// A number that is not finite is `null`; no number at all is damage.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    Option::deserialize(deserializer)
+}
+
 /// Why a run cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -158,28 +218,45 @@ impl Run {
         path.join("config.toml").is_file()
     }
 
-    /// Reads a run.
+    /// Reads a run. Only one without settings cannot be read at all.
     pub fn read(path: &Path) -> Result<Self, RunError> {
         if !Self::is_run(path) {
             return Err(RunError::NoRun { path: path.into() });
         }
         let config = path.join("config.toml");
-        let settings = toml::from_str(&read_text(&config)?).map_err(damaged(&config))?;
-        let about = optional(&path.join("run.json"))?.unwrap_or_default();
-        let (steps, evaluations) = metrics(&path.join("metrics.jsonl"))?;
-        let name = std::path::absolute(path).unwrap_or_else(|_| path.into());
-        let name = name.file_name().map(|name| name.to_string_lossy().into_owned());
+        let settings = toml::from_str(&read_text_at_most(&config, LARGEST_SMALL_FILE)?)
+            .map_err(|error| RunError::Damaged { path: config, reason: error.to_string() })?;
+        let mut damage = Vec::new();
+        let about: serde_json::Value =
+            or_damage(small_json(&path.join(Provenance::FILE)), Provenance::FILE, &mut damage)
+                .flatten()
+                .unwrap_or_default();
+        let status = status(path);
+        let (steps, evaluations) = metrics(path, &mut damage);
+        let outcome: Option<OutcomeFile> =
+            or_damage(small_json(&path.join(OutcomeFile::NAME)), OutcomeFile::NAME, &mut damage)
+                .flatten();
+        let written = outcome.as_ref().and_then(|file| file.metrics_blake3.as_deref());
+        let has_whole_metrics = match written.filter(|_| status == Status::Done) {
+            Some(written) => is_as_written(path, written, &mut damage),
+            None => damage.iter().all(|damage| damage.file != METRICS),
+        };
+        let samples = all_lines(path, "samples.jsonl", &mut damage);
+        let figures = figures(&path.join("diagnosis"), &mut damage);
         Ok(Self {
             path: path.into(),
-            name: name.unwrap_or_else(|| path.display().to_string()),
+            name: name(path),
             settings,
+            provenance: Provenance::deserialize(&about).unwrap_or_default(),
             about,
             steps,
             evaluations,
-            samples: lines(&path.join("samples.jsonl"))?,
-            outcome: optional(&path.join("outcome.json"))?,
-            figures: figures(&path.join("diagnosis"))?,
-            status: status(path),
+            samples,
+            outcome: outcome.map(|file| file.outcome),
+            figures,
+            status,
+            damage,
+            has_whole_metrics,
         })
     }
 
@@ -193,61 +270,151 @@ impl Run {
     pub fn seed(&self) -> i64 {
         self.settings.get("seed").and_then(toml::Value::as_integer).unwrap_or(0)
     }
+
+    /// Whether its numbers at the end can be compared with those of others.
+    pub fn is_comparable(&self) -> bool {
+        self.status == Status::Done && self.has_whole_metrics
+    }
+
+    /// What is damaged, in sentences.
+    pub fn trouble(&self) -> Vec<String> {
+        let of = |Damage { file, problem }: &Damage| format!("{file} of {}: {problem}.", self.name);
+        let mut sentences: Vec<String> = self.damage.iter().map(of).collect();
+        if self.status == Status::Done && !self.has_whole_metrics {
+            sentences.push(format!("{} is left out of comparisons; make it again.", self.name));
+        }
+        sentences
+    }
+}
+
+/// The last part of a run's path.
+fn name(path: &Path) -> String {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| path.display().to_string())
 }
 
 /// The status of a run, without reading it.
 pub fn status(path: &Path) -> Status {
-    let busy = File::open(path.join("lock"))
+    let busy = open(&path.join("lock"))
         .is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)));
-    let has_failures = fs::read_dir(path.join("failures")).is_ok_and(|mut e| e.next().is_some());
     if busy {
         Status::Running
     } else if path.join("model").is_dir() {
         Status::Done
-    } else if has_failures {
+    } else if ended_in_failure(path) {
         Status::Failed
     } else {
         Status::Stopped
     }
 }
 
+/// Steps that a run has recorded, from the end of its metrics.
+pub fn steps_done(path: &Path) -> u64 {
+    lines::last_step(&path.join(METRICS))
+}
+
+/// Whether the newest failure, `failures/step-STEP-NUMBER`, was the end. A run that went on behind it has recorded more
+/// steps than were done before it, or at least says that it would.
+fn ended_in_failure(path: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Evidence {
+        then: Option<String>,
+    }
+    let Ok(entries) = fs::read_dir(path.join("failures")) else { return false };
+    let failures = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name().into_string().ok()?;
+        let (step, number) = name.strip_prefix("step-")?.split_once('-')?;
+        Some((number.parse::<u64>().ok()?, step.parse::<u64>().ok()?, entry.path()))
+    });
+    let Some((_, step, dump)) = failures.max() else { return false };
+    let evidence: Option<Evidence> = small_json(&dump.join("failed-step.json")).ok().flatten();
+    let then = evidence.and_then(|evidence| evidence.then);
+    then.is_none_or(|then| then == "stop") && step == steps_done(path)
+}
+
 /// Steps and evaluations are in one file.
-fn metrics(path: &Path) -> Result<(Vec<StepPoint>, Vec<EvaluationPoint>), RunError> {
+fn metrics(path: &Path, damage: &mut Vec<Damage>) -> (Vec<StepPoint>, Vec<EvaluationPoint>) {
     let (mut steps, mut evaluations) = (Vec::new(), Vec::new());
-    for metric in lines(path)? {
+    for metric in all_lines(path, METRICS, damage) {
         match metric {
             Metric::Train(step) => steps.push(step),
             Metric::Eval(evaluation) => evaluations.push(evaluation),
             Metric::Other => {}
         }
     }
-    Ok((steps, evaluations))
+    (steps, evaluations)
 }
 
-fn lines<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Vec<T>, RunError> {
-    let text = if path.exists() { read_text(path)? } else { String::new() };
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| serde_json::from_str(line).map_err(damaged(path))).collect()
+/// Whether the metrics are those from which the outcome was computed.
+fn is_as_written(path: &Path, written: &str, damage: &mut Vec<Damage>) -> bool {
+    let same = or_damage(hash(&path.join(METRICS)).map_err(Into::into), METRICS, damage)
+        .is_some_and(|(hash, _)| hash == written);
+    if !same {
+        let problem = "it is not what was written when the run ended".into();
+        damage.push(Damage { file: METRICS.into(), problem });
+    }
+    same
 }
 
-fn figures(directory: &Path) -> Result<Vec<Figure>, RunError> {
-    let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
+fn all_lines<T: DeserializeOwned>(path: &Path, file: &str, damage: &mut Vec<Damage>) -> Vec<T> {
+    let read = lines::read(&path.join(file)).map_err(RunError::from);
+    let Some(Lines { values, unreadable }) = or_damage(read, file, damage) else {
+        return Vec::new();
+    };
+    let problem = match unreadable {
+        0 => return values,
+        1 => "1 line cannot be read and is left out".into(),
+        more => format!("{more} lines cannot be read and are left out"),
+    };
+    damage.push(Damage { file: file.into(), problem });
+    values
+}
+
+fn figures(directory: &Path, damage: &mut Vec<Damage>) -> Vec<Figure> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-    let read = paths.iter().filter_map(|path| optional(path).transpose());
-    let mut figures = read.collect::<Result<Vec<Figure>, _>>()?;
-    figures.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(figures)
-}
-
-fn optional<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, RunError> {
-    if !path.exists() {
-        return Ok(None);
+    paths.sort();
+    let mut figures: Vec<Figure> = Vec::new();
+    for path in paths {
+        let file = format!("diagnosis/{}", name(&path));
+        figures.extend(or_damage(json(&path, LARGEST_FIGURE), &file, damage).flatten());
     }
-    serde_json::from_str(&read_text(path)?).map(Some).map_err(damaged(path))
+    figures.sort_by(|a, b| a.name.cmp(&b.name));
+    figures
 }
 
-fn damaged<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> RunError {
-    let path = path.to_owned();
-    move |error| RunError::Damaged { path, reason: error.to_string() }
+/// A value, or a note that there is none.
+fn or_damage<T>(read: Result<T, RunError>, file: &str, damage: &mut Vec<Damage>) -> Option<T> {
+    let problem = match read {
+        Ok(value) => return Some(value),
+        // The path is that of the run, which is named anyway.
+        Err(RunError::File(error)) => format!("it cannot be read ({})", error.source),
+        Err(RunError::Damaged { reason, .. }) => format!("it is damaged ({reason})"),
+        Err(other) => other.to_string(),
+    };
+    damage.push(Damage { file: file.into(), problem });
+    None
 }
+
+/// A small JSON file, if it exists.
+pub(crate) fn small_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RunError> {
+    json(path, LARGEST_SMALL_FILE)
+}
+
+/// A JSON file of at most this many bytes, if it exists.
+pub(crate) fn json<T: DeserializeOwned>(path: &Path, most: u64) -> Result<Option<T>, RunError> {
+    let bytes = match read_at_most(path, most) {
+        Ok(bytes) => bytes,
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|error| RunError::Damaged { path: path.into(), reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests;

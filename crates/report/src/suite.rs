@@ -1,8 +1,8 @@
 //! The files that a comparison leaves in its folder: `table.json` beside `runs/`.
 
 use crate::figure::Figure;
-use crate::run::RunError;
-use hadal_files::{Action, file_error, read_text};
+use crate::run::{RunError, json};
+use hadal_files::{Action, file_error};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,13 +39,9 @@ impl SuiteTable {
 
     /// Reads a suite's table, if there is one yet.
     pub fn read(suite: &Path) -> Result<Option<Self>, RunError> {
-        let path = suite.join(Self::FILE);
-        if !path.exists() {
-            return Ok(None);
-        }
-        serde_json::from_str(&read_text(&path)?)
-            .map(Some)
-            .map_err(|error| RunError::Damaged { path, reason: error.to_string() })
+        /// With all its figures.
+        const LARGEST: u64 = 256 << 20;
+        json(&suite.join(Self::FILE), LARGEST)
     }
 
     /// Folders of a suite's runs, by name.

@@ -73,9 +73,14 @@ function append({ steps, evaluations }) {
 }
 
 function listen(cursor) {
+  let last = cursor;
   const source = new EventSource(`${address}/events?cursor=${encodeURIComponent(cursor)}`);
-  source.addEventListener("points", (event) => append(JSON.parse(event.data)));
-  source.addEventListener("reset", () => {
+  source.addEventListener("points", (event) => {
+    last = event.lastEventId;
+    append(JSON.parse(event.data));
+  });
+  source.addEventListener("reset", (event) => {
+    last = event.lastEventId;
     data = { train: columns(TRAIN), held_out: columns(HELD) };
     drawSoon();
   });
@@ -91,6 +96,8 @@ function listen(cursor) {
   source.onerror = () => {
     live.textContent = "the server does not answer; trying again";
     live.classList.add("reason");
+    // A server that is too busy ends the stream for good, so it is asked again.
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(last), 5000);
   };
 }
 

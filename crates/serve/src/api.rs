@@ -1,15 +1,18 @@
 //! Everything that pages show, as JSON.
 
-use crate::app::{App, Trouble, blocking};
+use crate::app::{App, BODY, Trouble, blocking};
+use crate::catalogue::Snapshot;
+use crate::files::{self, Contents};
 use crate::guard::refuse_write;
+use crate::limits::Work;
 use crate::machine::{self, Resources};
 use crate::note;
 use crate::series::{POINTS, Series};
 use axum::Json;
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::body::to_bytes;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
 use hadal_report::figure::Figure;
-use hadal_report::run::Run;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -35,40 +38,36 @@ impl Detail {
 
 /// All runs.
 pub(crate) async fn runs(State(app): State<Arc<App>>) -> Answer<Value> {
-    let work = |app: &App| {
-        let catalogue = app.catalogue();
-        let runs: Vec<_> = catalogue.runs().map(|(_, entry)| &entry.summary).collect();
+    let work = |_: &App, now: &Snapshot| {
         Ok(Json(json!({
-            "revision": catalogue.revision(),
-            "index_trouble": catalogue.index_trouble(),
-            "suites": catalogue.suites().keys().collect::<Vec<_>>(),
-            "runs": runs,
+            "revision": now.revision,
+            "index_trouble": now.index_trouble,
+            "suites": now.suites.keys().collect::<Vec<_>>(),
+            "runs": now.summaries().collect::<Vec<_>>(),
         })))
     };
-    blocking(&app, work).await
+    blocking(&app, Work::Known, work).await
 }
 
-/// One run: settings, machine, samples, outcome and names of figures.
+/// One run: settings, machine, newest samples, outcome and names of figures.
 pub(crate) async fn run(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer<Value> {
-    let work = move |app: &App| {
-        let folder = app.folder(&id)?;
-        let summary = app.catalogue().run(&id).map(|entry| entry.summary.clone());
-        let run = read(&folder)?;
+    let work = move |_: &App, now: &Snapshot| {
+        let folder = now.folder(&id)?;
+        let run = Contents::read(&folder)
+            .map_err(|error| Trouble::new(StatusCode::UNPROCESSABLE_ENTITY, error))?;
+        let (figures, more) = files::figures(&folder);
+        let trouble: Vec<String> = run.trouble.into_iter().chain(more).collect();
         Ok(Json(json!({
-            "summary": summary,
+            "summary": now.runs.get(&id).map(|entry| &entry.summary),
             "settings": run.settings,
             "about": run.about,
             "samples": run.samples,
             "outcome": run.outcome,
-            "figures": run.figures.iter().map(|figure| &figure.name).collect::<Vec<_>>(),
+            "figures": figures.iter().map(|figure| &figure.name).collect::<Vec<_>>(),
+            "trouble": trouble,
         })))
     };
-    blocking(&app, work).await
-}
-
-/// A broken run exists, but cannot be read.
-pub(crate) fn read(folder: &std::path::Path) -> Result<Run, Trouble> {
-    Run::read(folder).map_err(|error| Trouble::new(StatusCode::UNPROCESSABLE_ENTITY, error))
+    blocking(&app, Work::Many, work).await
 }
 
 /// A run's curves.
@@ -77,12 +76,12 @@ pub(crate) async fn series(
     Path(id): Path<String>,
     Query(detail): Query<Detail>,
 ) -> Answer<Series> {
-    let work = move |app: &App| {
-        let folder = app.folder(&id)?;
+    let work = move |_: &App, now: &Snapshot| {
+        let folder = now.folder(&id)?;
         let series = Series::read(&id, &folder, detail.points());
         series.map(Json).map_err(|error| Trouble::new(StatusCode::UNPROCESSABLE_ENTITY, error))
     };
-    blocking(&app, work).await
+    blocking(&app, Work::Files, work).await
 }
 
 /// A run's figures from `hadal diagnose`.
@@ -90,8 +89,8 @@ pub(crate) async fn figures(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Answer<Vec<Figure>> {
-    let work = move |app: &App| Ok(Json(read(&app.folder(&id)?)?.figures));
-    blocking(&app, work).await
+    let work = move |_: &App, now: &Snapshot| Ok(Json(files::figures(&now.folder(&id)?).0));
+    blocking(&app, Work::Many, work).await
 }
 
 /// The process that trains a run, and the size of its folder.
@@ -99,19 +98,19 @@ pub(crate) async fn resources(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Answer<Value> {
-    let work = move |app: &App| {
-        let folder = app.folder(&id)?;
+    let work = move |app: &App, now: &Snapshot| {
+        let folder = now.folder(&id)?;
         let process = app.machine().process(&folder);
         let machine = app.machine().resources(&app.root);
         let size = machine::size(&folder);
         Ok(Json(json!({ "process": process, "folder": size, "machine": machine })))
     };
-    blocking(&app, work).await
+    blocking(&app, Work::Files, work).await
 }
 
 /// The machine.
 pub(crate) async fn machine(State(app): State<Arc<App>>) -> Answer<Resources> {
-    blocking(&app, |app| Ok(Json(app.machine().resources(&app.root)))).await
+    blocking(&app, Work::Known, |app, _| Ok(Json(app.machine().resources(&app.root)))).await
 }
 
 /// Names in a query, `?run=a&run=b`.
@@ -133,11 +132,13 @@ pub(crate) async fn compare(
     }
     let points = query.iter().find(|(key, _)| key == "points");
     let detail = Detail { points: points.and_then(|(_, text)| text.parse().ok()) };
-    let work = move |app: &App| {
+    // All curves together are as long as they are at most by default.
+    let points = detail.points().min(COMPARED * POINTS / ids.len());
+    let work = move |_: &App, now: &Snapshot| {
         let (mut runs, mut broken) = (Vec::new(), Vec::new());
         for id in ids {
-            let read = app.folder(&id).map_err(|trouble| trouble.message).and_then(|folder| {
-                Series::read(&id, &folder, detail.points()).map_err(|error| error.to_string())
+            let read = now.folder(&id).map_err(|trouble| trouble.message).and_then(|folder| {
+                Series::read(&id, &folder, points).map_err(|error| error.to_string())
             });
             match read {
                 Ok(series) => runs.push(series),
@@ -146,39 +147,30 @@ pub(crate) async fn compare(
         }
         Ok(Json(json!({ "runs": runs, "broken": broken })))
     };
-    blocking(&app, work).await
+    blocking(&app, Work::Many, work).await
 }
 
 /// Names of all suites.
 pub(crate) async fn suites(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
-    blocking(&app, |app| Ok(Json(app.catalogue().suites().keys().cloned().collect()))).await
+    Ok(Json(app.keeper.fresh().await.suites.keys().cloned().collect()))
 }
 
 /// A suite: its table, if it has one already, and its runs.
 pub(crate) async fn suite(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer<Value> {
-    let work = move |app: &App| {
-        let folder = app.suite(&id)?;
+    let work = move |_: &App, now: &Snapshot| {
+        let folder = now.suite(&id)?;
         let table = suite_table(&folder)?;
-        let catalogue = app.catalogue();
-        let runs = catalogue.runs().filter(|(_, entry)| entry.path.starts_with(&folder));
-        let runs: Vec<_> = runs.map(|(_, entry)| &entry.summary).collect();
-        Ok(Json(json!({ "id": id, "table": table, "runs": runs })))
+        Ok(Json(json!({ "id": id, "table": table, "runs": now.below(&folder) })))
     };
-    blocking(&app, work).await
+    blocking(&app, Work::Many, work).await
 }
 
 /// `table.json`; `None` before it is written.
 pub(crate) fn suite_table(folder: &std::path::Path) -> Result<Option<Value>, Trouble> {
-    let path = folder.join("table.json");
-    let damaged = |reason: String| {
-        let message = format!("table.json is damaged: {reason}; hadal compare writes it again");
+    files::json(folder, "table.json", files::TABLE).map_err(|reason| {
+        let message = format!("{reason}; hadal compare writes it again");
         Trouble::new(StatusCode::UNPROCESSABLE_ENTITY, message)
-    };
-    match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| damaged(e.to_string())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(damaged(error.to_string())),
-    }
+    })
 }
 
 /// A note to leave.
@@ -192,25 +184,26 @@ pub(crate) struct Note {
 pub(crate) async fn put_note(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-    headers: HeaderMap,
-    body: String,
+    request: Request,
 ) -> Answer<Value> {
-    if let Some((status, message)) = refuse_write(app.token.as_deref(), &headers) {
+    if let Some((status, message)) = refuse_write(app.token.as_deref(), request.headers()) {
         return Err(Trouble::new(status, message));
     }
     let bad = |message: String| Trouble::new(StatusCode::BAD_REQUEST, message);
-    let note: Note = serde_json::from_str(&body)
+    let body = to_bytes(request.into_body(), BODY).await;
+    let body = body.map_err(|error| bad(format!("the note does not arrive: {error}")))?;
+    let note: Note = serde_json::from_slice(&body)
         .map_err(|error| bad(format!("a note is {{\"text\": \"..\"}}: {error}")))?;
     if note.text.chars().count() > note::LONGEST {
         return Err(bad(format!("a note has at most {} characters", note::LONGEST)));
     }
-    let work = move |app: &App| {
-        let folder = app.folder(&id)?;
+    let work = move |_: &App, now: &Snapshot| {
+        let folder = now.folder(&id)?;
         note::write(&folder, &note.text).map_err(|error| {
             let message = format!("cannot write note.txt: {}", error.source);
             Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, message)
         })?;
         Ok(Json(json!({ "note": note::read(&folder) })))
     };
-    blocking(&app, work).await
+    blocking(&app, Work::Files, work).await
 }

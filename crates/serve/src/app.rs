@@ -1,11 +1,13 @@
 //! State of all requests, and the routes.
 
-use crate::catalogue::Catalogue;
-use crate::guard::{Hosts, guard};
+use crate::catalogue::{Keeper, Snapshot};
+use crate::guard::{Hosts, Reading, guard};
+use crate::limits::{Gates, Limits, Work};
 use crate::machine::Machine;
 use crate::{api, assets, events, pages};
 use axum::Router;
-use axum::http::StatusCode;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
@@ -14,14 +16,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
+/// Bytes of a request's body. Only notes have one.
+pub(crate) const BODY: usize = 64 << 10;
+/// Seconds after which a client that was sent away may come back.
+const RETRY: &str = "2";
+
 /// State of all requests.
 pub(crate) struct App {
     pub(crate) root: PathBuf,
     pub(crate) hosts: Hosts,
+    /// The token for leaving notes.
     pub(crate) token: Option<String>,
+    /// Who may read.
+    pub(crate) reading: Reading,
+    pub(crate) limits: Limits,
+    pub(crate) gates: Gates,
     /// Turns true when the server ends.
     pub(crate) ending: watch::Receiver<bool>,
-    catalogue: Mutex<Catalogue>,
+    pub(crate) keeper: Keeper,
     machine: Mutex<Machine>,
 }
 
@@ -29,34 +41,17 @@ impl App {
     pub(crate) fn new(
         root: PathBuf,
         hosts: Hosts,
-        token: Option<String>,
+        (token, reading): (Option<String>, Reading),
+        limits: Limits,
         ending: watch::Receiver<bool>,
-    ) -> Self {
-        let catalogue = Mutex::new(Catalogue::open(&root));
-        Self { root, hosts, token, ending, catalogue, machine: Mutex::default() }
-    }
-
-    /// The present catalogue. Blocks while the disk is read.
-    pub(crate) fn catalogue(&self) -> MutexGuard<'_, Catalogue> {
-        // A panic in another thread leaves a catalogue that the next look mends.
-        let mut catalogue = self.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
-        catalogue.refresh();
-        catalogue
+    ) -> std::io::Result<Self> {
+        let (keeper, gates) = (Keeper::start(&root)?, Gates::new(&limits));
+        let machine = Mutex::default();
+        Ok(Self { root, hosts, token, reading, limits, gates, ending, keeper, machine })
     }
 
     pub(crate) fn machine(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A run's folder.
-    pub(crate) fn folder(&self, id: &str) -> Result<PathBuf, Trouble> {
-        let catalogue = self.catalogue();
-        catalogue.run(id).map(|entry| entry.path.clone()).ok_or_else(|| Trouble::missing("run", id))
-    }
-
-    /// A suite's folder.
-    pub(crate) fn suite(&self, id: &str) -> Result<PathBuf, Trouble> {
-        self.catalogue().suites().get(id).cloned().ok_or_else(|| Trouble::missing("suite", id))
     }
 
     /// The name of the folder of runs.
@@ -81,6 +76,18 @@ impl Trouble {
         Self { status, message: message.to_string() }
     }
 
+    /// There is too much to do; later there may be less.
+    pub(crate) fn busy(message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{message}; try again soon"))
+    }
+
+    /// Adds when to try again, if that helps.
+    pub(crate) fn tell_when(&self, headers: &mut HeaderMap) {
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static(RETRY));
+        }
+    }
+
     fn missing(what: &str, id: &str) -> Self {
         let id: String = id.chars().take(200).collect();
         Self::new(StatusCode::NOT_FOUND, format!("there is no {what} {id:?}"))
@@ -89,20 +96,34 @@ impl Trouble {
 
 impl IntoResponse for Trouble {
     fn into_response(self) -> Response {
-        (self.status, axum::Json(json!({ "error": self.message }))).into_response()
+        let body = axum::Json(json!({ "error": self.message }));
+        let mut response = (self.status, body).into_response();
+        self.tell_when(response.headers_mut());
+        response
     }
 }
 
-/// Reads files on a thread that may wait for them.
+impl Snapshot {
+    /// A run's folder.
+    pub(crate) fn folder(&self, id: &str) -> Result<PathBuf, Trouble> {
+        self.runs.get(id).map(|entry| entry.path.clone()).ok_or_else(|| Trouble::missing("run", id))
+    }
+
+    /// A suite's folder.
+    pub(crate) fn suite(&self, id: &str) -> Result<PathBuf, Trouble> {
+        self.suites.get(id).cloned().ok_or_else(|| Trouble::missing("suite", id))
+    }
+}
+
+/// Does work on a thread that may wait for files, with the runs that there are now.
 pub(crate) async fn blocking<T: Send + 'static>(
     app: &Arc<App>,
-    work: impl FnOnce(&App) -> Result<T, Trouble> + Send + 'static,
+    kind: Work,
+    work: impl FnOnce(&App, &Snapshot) -> Result<T, Trouble> + Send + 'static,
 ) -> Result<T, Trouble> {
-    let app = Arc::clone(app);
-    match tokio::task::spawn_blocking(move || work(&app)).await {
-        Ok(answer) => answer,
-        Err(error) => Err(Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, error)),
-    }
+    let runs = app.keeper.fresh().await;
+    let state = Arc::clone(app);
+    app.gates.run(kind, move || work(&state, &runs)).await?
 }
 
 /// The routes.
@@ -126,6 +147,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/api/suites/{id}", get(api::suite))
         .route("/api/machine", get(api::machine))
         .fallback(pages::missing)
+        .layer(DefaultBodyLimit::max(BODY))
         .layer(from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)
 }

@@ -4,7 +4,8 @@
 //! nothing; `reset` says that the file was cut back and everything comes again; `status` gives the run's status;
 //! `trouble` says why nothing comes.
 
-use crate::app::{App, Trouble, blocking};
+use crate::app::{App, Trouble};
+use crate::limits::Work;
 use crate::tail::{Cursor, Look, Tail};
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
@@ -18,7 +19,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// Between two looks at the file.
 const PAUSE: Duration = Duration::from_millis(400);
@@ -33,6 +34,8 @@ pub(crate) struct From {
 
 /// A connection that watches a run.
 struct Watcher {
+    app: Arc<App>,
+    _permit: OwnedSemaphorePermit,
     folder: PathBuf,
     tail: Option<Tail>,
     told: VecDeque<Event>,
@@ -48,7 +51,8 @@ pub(crate) async fn events(
     Query(from): Query<From>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Trouble> {
-    let folder = blocking(&app, move |app| app.folder(&id)).await?;
+    let folder = app.keeper.fresh().await.folder(&id)?;
+    let permit = app.gates.stream()?;
     let again = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let cursor: Option<Cursor> = again.or(from.cursor).and_then(|text| text.parse().ok());
     let watcher = Watcher {
@@ -58,6 +62,8 @@ pub(crate) async fn events(
         status: None,
         trouble: None,
         ending: app.ending.clone(),
+        _permit: permit,
+        app,
     };
     let stream = unfold(watcher, |mut watcher| async move {
         let event = watcher.next().await?;
@@ -86,19 +92,29 @@ impl Watcher {
 
     async fn look(&mut self) {
         let Some(mut tail) = self.tail.take() else { return };
-        let folder = self.folder.clone();
-        let looked = tokio::task::spawn_blocking(move || {
+        let (folder, from) = (self.folder.clone(), tail.cursor());
+        let looked = self.app.gates.run(Work::Watch, move || {
             let look = tail.look();
             (tail, look, run::status(&folder))
         });
-        let Ok((tail, look, status)) = looked.await else { return };
+        let Ok((tail, look, status)) = looked.await else {
+            // Others were before us: the next look continues here.
+            self.tail = Some(Tail::from(&self.folder, from));
+            return;
+        };
         let id = tail.cursor().to_string();
         self.tail = Some(tail);
         match look {
             Ok(Look::Same) => self.trouble = None,
             Ok(Look::Reset) => self.tell("reset", &json!({}), Some(id)),
-            Ok(Look::More(points)) if points.is_empty() => {}
-            Ok(Look::More(points)) => self.tell("points", &points, Some(id)),
+            Ok(Look::More(points)) => {
+                if !points.is_empty() {
+                    self.tell("points", &points, Some(id));
+                }
+                if let Some(damage) = &points.damage {
+                    self.tell("trouble", &json!({ "reason": damage.to_string() }), None);
+                }
+            }
             Err(error) => {
                 let message = error.to_string();
                 if self.trouble.as_ref() != Some(&message) {

@@ -1,11 +1,11 @@
-//! Which requests are answered: names of hosts, headers that keep browsers careful, and the token for writing.
+//! Which requests are answered: names of hosts, headers that keep browsers careful, time, and tokens.
 //!
 //! A page elsewhere can make a browser send requests to loopback under a name of its own (DNS rebinding) and then read
 //! the answers. Such requests carry that name, so only our own names are answered. An address written as numbers cannot
 //! be rebound.
 
-use crate::app::App;
-use axum::extract::{Request, State};
+use crate::app::{App, Trouble};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -44,16 +44,87 @@ impl Hosts {
     }
 }
 
-/// Refuses foreign names and adds headers to every answer.
+/// Who may read.
+#[derive(Clone, Debug)]
+pub(crate) enum Reading {
+    /// Whoever reaches us.
+    Anyone,
+    /// Whoever knows the token, or has shown it before.
+    Token {
+        /// What people are told.
+        token: String,
+        /// The name of the cookie that a browser gets for it, and what is in it. Cookies go to all ports of a machine, so
+        /// the token itself is not in there.
+        cookie: (String, String),
+    },
+}
+
+/// What a request has shown.
+enum Shown {
+    Nothing,
+    /// A right token or cookie.
+    Right,
+    /// A right token in its address: a browser that should get a cookie.
+    InAddress,
+}
+
+impl Reading {
+    fn shown(&self, request: &Request) -> Shown {
+        let Self::Token { token, cookie: (name, value) } = self else { return Shown::Right };
+        let headers = request.headers();
+        if bearer(headers).is_some_and(|given| same(given, token.as_bytes())) {
+            return Shown::Right;
+        }
+        let cookies = headers.get_all(header::COOKIE).into_iter();
+        let mut cookies = cookies.filter_map(|c| c.to_str().ok()).flat_map(|c| c.split(';'));
+        let is_ours = |cookie: &str| match cookie.trim().split_once('=') {
+            Some((given, text)) => given == name && same(text.as_bytes(), value.as_bytes()),
+            None => false,
+        };
+        if cookies.any(is_ours) {
+            return Shown::Right;
+        }
+        let query = Query::<Vec<(String, String)>>::try_from_uri(request.uri());
+        let query = query.map(|Query(pairs)| pairs).unwrap_or_default();
+        let is_token = |(key, given): &(String, String)| {
+            key == "token" && same(given.as_bytes(), token.as_bytes())
+        };
+        if query.iter().any(is_token) { Shown::InAddress } else { Shown::Nothing }
+    }
+
+    /// The cookie for a browser that has shown the token. Scripts and other sites cannot use it.
+    fn cookie(&self) -> Option<HeaderValue> {
+        let Self::Token { cookie: (name, value), .. } = self else { return None };
+        format!("{name}={value}; HttpOnly; SameSite=Strict; Path=/").parse().ok()
+    }
+}
+
+/// Refuses foreign names and whoever may not read, ends what takes too long, and adds headers to every answer.
 pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let mut response = match host {
-        Some(host) if app.hosts.accepts(host) => next.run(request).await,
-        _ => (
+    let is_ours = host.is_some_and(|host| app.hosts.accepts(host));
+    let mut response = match app.reading.shown(&request) {
+        _ if !is_ours => (
             StatusCode::FORBIDDEN,
             "this name does not belong to this server: use the address that hadal serve printed\n",
         )
             .into_response(),
+        Shown::Nothing => (
+            StatusCode::UNAUTHORIZED,
+            [(header::WWW_AUTHENTICATE, "Bearer")],
+            "reading needs the token: open the address that hadal serve printed, which ends in \
+             ?token=.., or send Authorization: Bearer ..\n",
+        )
+            .into_response(),
+        shown => {
+            let answer = tokio::time::timeout(app.limits.request, next.run(request)).await;
+            let late = |_| Trouble::busy("this takes too long").into_response();
+            let mut response = answer.unwrap_or_else(late);
+            if let (Shown::InAddress, Some(cookie)) = (shown, app.reading.cookie()) {
+                response.headers_mut().insert(header::SET_COOKIE, cookie);
+            }
+            response
+        }
     };
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: &'static str| {
@@ -77,12 +148,14 @@ pub(crate) fn refuse_write(
         let message = "writing is off: start hadal serve with --token to turn it on";
         return Some((StatusCode::FORBIDDEN, message));
     };
-    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let given = given.and_then(|given| given.strip_prefix(b"Bearer "));
-    match given {
+    match bearer(headers) {
         Some(given) if same(given, token.as_bytes()) => None,
         _ => Some((StatusCode::UNAUTHORIZED, "the token is missing or wrong")),
     }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(header::AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
 }
 
 /// Takes the same time wherever two texts differ.

@@ -1,7 +1,7 @@
 //! Live pages over a folder of runs: `hadal serve`.
 //!
 //! All contents are read from run folders, which `hadal train` writes and this crate never changes, except for a note
-//! that a person with the token may leave. `runs.sqlite` only avoids reading unchanged runs again; it can be deleted at
+//! that a person with the token may leave. `.hadal-index.sqlite` only avoids reading unchanged runs again; it can be deleted at
 //! any time.
 //!
 //! ```no_run
@@ -17,12 +17,17 @@ mod app;
 mod assets;
 mod catalogue;
 mod events;
+mod files;
 mod guard;
+mod limits;
+mod listen;
 mod machine;
 mod note;
 mod pages;
 mod series;
 mod server;
 mod tail;
+mod thin;
 
+pub use limits::Limits;
 pub use server::{DEFAULT_HOST, DEFAULT_PORT, Handle, Options, ServeError, Server};

@@ -1,21 +1,21 @@
 //! Listening, and shutting down cleanly.
 
 use crate::app::{App, router};
-use crate::guard::Hosts;
-use std::future::IntoFuture;
-use std::io;
+use crate::guard::{Hosts, Reading};
+use crate::limits::{Limits, Work};
+use crate::listen::{LAST_WORDS, listen};
+use crate::pages::part;
+use std::fmt::Write;
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
 
 /// The default host: this machine alone.
 pub const DEFAULT_HOST: &str = "127.0.0.1";
 /// The default port.
 pub const DEFAULT_PORT: u16 = 7117;
-/// How long answers under way may take when the server ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What to serve, and which machines and requests may see or change it.
 #[derive(Clone, Debug)]
@@ -28,8 +28,13 @@ pub struct Options {
     pub port: u16,
     /// Whether other machines may look.
     pub allow_remote: bool,
-    /// The token that allows leaving notes; without one no request may.
+    /// The token that allows leaving notes, and reading where other machines may look. Without one no request may leave
+    /// notes, and a token for reading is made.
     pub token: Option<String>,
+    /// Whether other machines may look without a token.
+    pub without_token: bool,
+    /// How much clients may use.
+    pub limits: Limits,
 }
 
 impl Options {
@@ -41,6 +46,8 @@ impl Options {
             port: DEFAULT_PORT,
             allow_remote: false,
             token: None,
+            without_token: false,
+            limits: Limits::default(),
         }
     }
 }
@@ -54,8 +61,8 @@ pub enum ServeError {
     NoFolder { path: PathBuf },
     /// Other machines could read the runs.
     #[error(
-        "{host} can be reached from other machines, and whoever can reach it can read these runs: \
-         add --allow-remote if that is meant, or leave out --host"
+        "{host} can be reached from other machines: add --allow-remote if they may read these runs with a token, \
+         or leave out --host"
     )]
     Remote { host: String },
     /// The host is unknown.
@@ -112,8 +119,17 @@ impl Server {
         listener.set_nonblocking(true).map_err(ServeError::Start)?;
         let address = listener.local_addr().map_err(ServeError::Start)?;
         let hosts = Hosts { remote: !is_local, names: names(&options.host) };
+        let reading = if is_local || options.without_token {
+            Reading::Anyone
+        } else {
+            let token = options.token.clone().map_or_else(random, Ok).map_err(ServeError::Start)?;
+            let name = format!("hadal-{}", address.port());
+            Reading::Token { token, cookie: (name, random().map_err(ServeError::Start)?) }
+        };
         let (end, ending) = watch::channel(false);
-        let app = Arc::new(App::new(options.root, hosts, options.token, ending));
+        let tokens = (options.token, reading);
+        let app = App::new(options.root, hosts, tokens, options.limits, ending);
+        let app = Arc::new(app.map_err(ServeError::Start)?);
         Ok(Self { listener, address, app, end })
     }
 
@@ -122,15 +138,19 @@ impl Server {
         self.address
     }
 
-    /// The address for a browser on this machine.
+    /// The address for a browser on this machine, with the token for reading if one is needed.
     pub fn url(&self) -> String {
         let ip = self.address.ip();
         let port = self.address.port();
-        match ip {
+        let mut url = match ip {
             ip if ip.is_unspecified() => format!("http://localhost:{port}/"),
             std::net::IpAddr::V6(ip) => format!("http://[{ip}]:{port}/"),
             std::net::IpAddr::V4(ip) => format!("http://{ip}:{port}/"),
+        };
+        if let Reading::Token { token, .. } = &self.app.reading {
+            let _ = write!(url, "?token={}", part(token));
         }
+        url
     }
 
     /// The folder of runs.
@@ -140,10 +160,15 @@ impl Server {
 
     /// Number of runs in the folder at the moment.
     pub fn runs(&self) -> usize {
-        self.app.catalogue().runs().count()
+        self.app.keeper.latest().runs.len()
     }
 
-    /// Serves until Ctrl-C or SIGTERM.
+    /// Why there is no index, if there is none. Pages work without one.
+    pub fn index_trouble(&self) -> Option<String> {
+        self.app.keeper.latest().index_trouble.clone()
+    }
+
+    /// Serves until Ctrl-C, SIGTERM or SIGHUP.
     pub fn run(self) -> Result<(), ServeError> {
         self.serve(true)
     }
@@ -159,15 +184,14 @@ impl Server {
     fn serve(self, signals: bool) -> Result<(), ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
+            .max_blocking_threads(Work::THREADS)
+            .thread_name(format!("serve-{}", self.address.port()))
             .enable_all()
             .build()
             .map_err(ServeError::Start)?;
         let Self { listener, app, end, .. } = self;
-        let ended = runtime.block_on(async move {
+        let served = runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            let wait = |mut ending: watch::Receiver<bool>| async move {
-                let _ = ending.wait_for(|ending| *ending).await;
-            };
             let ending = app.ending.clone();
             if signals {
                 tokio::spawn(async move {
@@ -175,15 +199,12 @@ impl Server {
                     let _ = end.send(true);
                 });
             }
-            let server = axum::serve(listener, router(app));
-            let server = server.with_graceful_shutdown(wait(ending.clone())).into_future();
-            let server = tokio::spawn(server);
-            wait(ending).await;
-            let _ = tokio::time::timeout(LAST_WORDS, server).await;
+            let limits = app.limits.clone();
+            tokio::spawn(listen(listener, router(app), limits, ending)).await?;
             Ok(())
         });
         runtime.shutdown_timeout(LAST_WORDS);
-        ended.map_err(ServeError::Start)
+        served.map_err(ServeError::Start)
     }
 }
 
@@ -226,6 +247,16 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {
     Ok(addresses)
 }
 
+/// A secret of 128 bits.
+fn random() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}
+
 /// Names that other machines may use for this one.
 fn names(host: &str) -> Vec<String> {
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -239,16 +270,29 @@ fn names(host: &str) -> Vec<String> {
 
 #[cfg(unix)]
 async fn interrupted() {
-    use futures_util::future::select;
+    use futures_util::future::select_all;
     use tokio::signal::unix::{SignalKind, signal};
-    let listen = |kind| signal(kind).ok();
-    match (listen(SignalKind::interrupt()), listen(SignalKind::terminate())) {
-        (Some(mut interrupt), Some(mut terminate)) => {
-            let (interrupt, terminate) = (Box::pin(interrupt.recv()), Box::pin(terminate.recv()));
-            select(interrupt, terminate).await;
-        }
-        _ => std::future::pending().await,
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    // Whoever starts us with `nohup` wants us to stay.
+    let kinds = kinds.into_iter().filter(|kind| !is_ignored(kind.as_raw_value()));
+    let signals = kinds.filter_map(|kind| {
+        let mut signal = signal(kind).ok()?;
+        Some(Box::pin(async move { signal.recv().await }))
+    });
+    let signals: Vec<_> = signals.collect();
+    if signals.is_empty() {
+        std::future::pending().await
     }
+    select_all(signals).await;
+}
+
+/// Whether a signal was ignored when this process was started.
+#[cfg(unix)]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }
 
 #[cfg(not(unix))]

@@ -6,6 +6,7 @@ mod parity;
 pub mod perplexity;
 pub mod prune;
 mod samples;
+mod saved;
 pub mod skip;
 mod subject;
 pub mod timing;
@@ -14,4 +15,5 @@ pub use parity::{
     Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,
 };
 pub use samples::Samples;
+pub(crate) use saved::save_into;
 pub use subject::Subject;

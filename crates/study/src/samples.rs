@@ -26,7 +26,7 @@ pub struct Samples<'a> {
     seq_len: usize,
     /// Number of sequences; unlimited if `None`.
     available: Option<u64>,
-    /// The tokenizer of data that is not a run's own.
+    /// The tokenizer of data that is not lent.
     tokenizer: Option<Tokenizer>,
 }
 
@@ -47,8 +47,9 @@ impl<'a> Samples<'a> {
             (None, Some(config)) => {
                 let feed = config.open_feed()?;
                 let (seq_len, available) = (feed.seq_len(), feed.held_out_sequences());
+                let tokenizer = feed.tokenizer()?;
                 let source = Source::Own(Box::new(feed));
-                Ok(Samples { source, seq_len, available, tokenizer: None })
+                Ok(Samples { source, seq_len, available, tokenizer })
             }
             (None, None) => Err(DiagnoseError::NoData { path: subject.path.clone() }),
         }
@@ -70,9 +71,8 @@ impl<'a> Samples<'a> {
     /// The tokenizer of the data, if it is text.
     pub(crate) fn tokenizer(&self) -> Option<Tokenizer> {
         match &self.source {
-            Source::Own(feed) => feed.tokenizer().ok()?,
             Source::Lent(feed) => feed.tokenizer().ok()?,
-            Source::Shards(_) | Source::Tokens(_) => self.tokenizer.clone(),
+            Source::Own(_) | Source::Shards(_) | Source::Tokens(_) => self.tokenizer.clone(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The goldens on Burn's other backends. A backend that was not compiled in, or for which this machine has no driver,
 //! is left out and says so: see docs/backends.md.
 
+use hadal_files::testing::skip;
 use hadal_kernels::fused_calls;
 use hadal_model::{DEVICES, device_named};
 use hadal_study::{DEFAULT_TOLERANCE, parity};
@@ -21,7 +22,7 @@ fn the_goldens_agree_on_every_other_backend_that_is_here_and_nothing_is_fused() 
         let device = match device_named(name) {
             Ok(device) => device,
             Err(reason) => {
-                eprintln!("skipped: {reason}");
+                skip("gpu", reason);
                 continue;
             }
         };

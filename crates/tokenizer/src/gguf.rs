@@ -6,20 +6,27 @@
 use hadal_gguf::{FromValue, Gguf, GgufError};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 /// What is wrong with a file, and a remedy.
 type Reason = String;
 
 /// SentencePiece's symbol for a space.
 const SPACE: &str = "\u{2581}";
-/// No tokenizer has pieces this long; looking for all their parts would take forever.
-const LONGEST_PIECE: usize = 1024;
+/// No tokenizer has pieces this long (Llama's have 48 bytes at most); a piece of n characters may have n - 1 merges.
+const LONGEST_PIECE: usize = 128;
+/// No tokenizer has this many merges for each of its tokens (Llama has 2), nor as much text in them for each byte of
+/// its tokens. So memory is bounded by the file.
+const MERGES_PER_TOKEN: usize = 8;
+/// This many merges are few, however small the vocabulary.
+const FEW_MERGES: usize = 4096;
 
-/// `tokenizer.ggml.token_type` as far as it matters.
+/// `tokenizer.ggml.token_type` as far as it matters; 2 is the unknown token and 6 a byte.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
+const KINDS: RangeInclusive<i32> = 1..=6;
 
 /// How GPT-2 cuts text into words.
 pub const GPT2_PATTERN: &str =
@@ -129,6 +136,12 @@ impl Vocabulary<'_> {
                 ));
             }
         };
+        if let Some(id) = kinds.iter().position(|kind| !KINDS.contains(kind)) {
+            return Err(format!(
+                "tokenizer.ggml.token_type of token {id} is {}, but known are 1 to 6; the file may be damaged",
+                kinds[id]
+            ));
+        }
         Ok((tokens, kinds))
     }
 
@@ -298,22 +311,50 @@ fn merges(tokens: &[String], kinds: &[i32], scores: &[f32]) -> Result<Vec<Value>
         .filter(|(id, _)| ordinary(*id))
         .map(|(id, token)| (token.as_str(), id))
         .collect();
-    let mut found: Vec<(usize, usize, usize)> = Vec::new();
+    let most = (MERGES_PER_TOKEN * ids.len()).max(FEW_MERGES);
+    let most_bytes = (MERGES_PER_TOKEN * ids.keys().map(|token| token.len()).sum::<usize>())
+        .max(FEW_MERGES * LONGEST_PIECE);
+    let mut bytes = 0;
+    let mut found: Vec<Merge> = Vec::new();
     for (id, token) in tokens.iter().enumerate().filter(|(id, _)| ordinary(*id)) {
         if token.len() > LONGEST_PIECE {
-            return Err(format!("token {id} has {} bytes, more than {LONGEST_PIECE}", token.len()));
+            return Err(format!(
+                "token {id} has {} bytes, but no piece has more than {LONGEST_PIECE}; name a tokenizer.json instead",
+                token.len()
+            ));
         }
-        for (at, _) in token.char_indices().skip(1) {
+        let characters = token.chars().count();
+        for (split, (at, _)) in token.char_indices().enumerate().skip(1) {
             if let (Some(&left), Some(&right)) = (ids.get(&token[..at]), ids.get(&token[at..])) {
-                found.push((id, left, right));
+                found.push(Merge {
+                    score: scores[id],
+                    lengths: [split, characters - split],
+                    left,
+                    right,
+                });
+                bytes += token.len();
             }
+        }
+        if found.len() > most || bytes > most_bytes {
+            return Err(format!(
+                "its {} pieces can be merged in more than {most} ways, which no real vocabulary has; name a \
+                 tokenizer.json instead",
+                ids.len()
+            ));
         }
     }
     // For each piece the split with the longest left part comes first, as in Hugging Face's conversion.
-    let length = |id: usize| tokens[id].chars().count();
-    found.sort_by(|a, b| {
-        let by_length = || (length(b.1), length(b.2)).cmp(&(length(a.1), length(a.2)));
-        scores[b.0].total_cmp(&scores[a.0]).then_with(by_length)
-    });
-    Ok(found.into_iter().map(|(_, left, right)| json!([tokens[left], tokens[right]])).collect())
+    found.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| b.lengths.cmp(&a.lengths)));
+    let pair = |merge: Merge| json!([tokens[merge.left], tokens[merge.right]]);
+    Ok(found.into_iter().map(pair).collect())
+}
+
+/// Two pieces that make a third.
+struct Merge {
+    /// Of the third.
+    score: f32,
+    /// Of the two, in characters.
+    lengths: [usize; 2],
+    left: usize,
+    right: usize,
 }

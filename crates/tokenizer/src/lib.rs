@@ -13,8 +13,8 @@ mod tests;
 mod tokens;
 
 use gguf::tokenizer_json;
+use hadal_files::{FileError, HashError};
 use hadal_gguf::{Gguf, GgufError};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,9 @@ pub enum TokenizerError {
         "{path} is not a usable tokenizer.json: {reason}; download it again, or use the byte tokenizer"
     )]
     Malformed { path: PathBuf, reason: String },
+    /// The file is not what it was.
+    #[error(transparent)]
+    Damaged(#[from] HashError),
     /// A GGUF file cannot be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),
@@ -111,9 +114,7 @@ impl Tokenizer {
     /// [`with_ends`](Self::with_ends). Truncation and padding stored in the file are switched off:
     /// they serve fixed-length batches and would silently cut or pad a corpus.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
-        let content = fs::read(path)
-            .map_err(|reason| TokenizerError::Read { path: path.to_owned(), reason })?;
-        Self::from_bytes(path, &content)
+        Self::from_bytes(path, &read_tokenizer(path)?)
     }
 
     /// The tokenizer that belongs to a model: a directory's `tokenizer.json`, or that of a GGUF file. `None` if there
@@ -121,11 +122,9 @@ impl Tokenizer {
     pub fn of_model(path: &Path) -> Result<Option<Self>, TokenizerError> {
         let model = model_at(path);
         if is_gguf(&model) {
-            let path = &model;
-            let json = tokenizer_of_gguf(path)?;
-            return json
-                .map(|json| Self::from_bytes(path, json.to_string().as_bytes()))
-                .transpose();
+            // A large vocabulary is in memory once more as values, so those go first.
+            let text = tokenizer_of_gguf(&model)?.map(|json| json.to_string());
+            return text.map(|text| Self::from_json(&model, text.as_bytes())).transpose();
         }
         // A run's tokenizer may be beside its model.
         let found = [&*model, path].map(|place| place.join(TOKENIZER)).into_iter();
@@ -140,6 +139,13 @@ impl Tokenizer {
         // before it sees the file.
         serde_json::from_slice::<serde_json::Value>(content)
             .map_err(|error| malformed(error.to_string()))?;
+        Self::from_json(path, content)
+    }
+
+    /// The same for what is JSON.
+    fn from_json(path: &Path, content: &[u8]) -> Result<Self, TokenizerError> {
+        let malformed =
+            |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
         let inner = guarded(|| -> tokenizers::Result<_> {
             let mut inner = tokenizers::Tokenizer::from_bytes(content)?;
             inner.with_truncation(None)?;
@@ -148,16 +154,21 @@ impl Tokenizer {
         })
         .map_err(malformed)?;
 
-        Ok(Self {
+        let largest = inner.get_vocab(true).values().max().copied();
+        let tokenizer = Self {
             begin: known_ids(&inner, &BEGIN_TOKENS).first().copied(),
             ends: known_ids(&inner, &END_TOKENS),
-            vocab_size: inner
-                .get_vocab(true)
-                .values()
-                .max()
-                .map_or(0, |&largest| largest as usize + 1),
+            vocab_size: largest.map_or(0, |largest| largest as usize + 1),
             kind: Kind::HuggingFace(Box::new(inner)),
-        })
+        };
+        // What is added to every text is added to none, too.
+        match tokenizer.encode("") {
+            Err(TokenizerError::UnknownId { id }) => Err(malformed(format!(
+                "it adds token {id} to every text, but its vocabulary has {} tokens",
+                tokenizer.vocab_size
+            ))),
+            _ => Ok(tokenizer),
+        }
     }
 
     /// Replaces the token that begins a text; `None` if the model expects none.
@@ -179,9 +190,16 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match &self.kind {
             Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Kind::HuggingFace(inner) => guarded(|| inner.encode_fast(text, true))
-                .map(|encoding| encoding.get_ids().to_vec())
-                .map_err(|reason| TokenizerError::Encode { reason }),
+            Kind::HuggingFace(inner) => {
+                let encoding = guarded(|| inner.encode_fast(text, true))
+                    .map_err(|reason| TokenizerError::Encode { reason })?;
+                let ids = encoding.get_ids();
+                // The library does not compare the ids of special tokens with the vocabulary.
+                match ids.iter().find(|&&id| id as usize >= self.vocab_size) {
+                    Some(&id) => Err(TokenizerError::UnknownId { id }),
+                    None => Ok(ids.to_vec()),
+                }
+            }
         }
     }
 
@@ -233,6 +251,18 @@ impl Tokenizer {
     /// One more than the largest id, which is how many rows an embedding table needs.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
+    }
+}
+
+/// The contents of a `tokenizer.json`, compared with its hash.
+pub fn read_tokenizer(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    let unreadable =
+        |FileError { source: reason, .. }| TokenizerError::Read { path: path.into(), reason };
+    let content = hadal_files::read(path).map_err(unreadable)?;
+    match hadal_files::verify(path) {
+        Ok(()) => Ok(content),
+        Err(HashError::File(error)) => Err(unreadable(error)),
+        Err(damage) => Err(damage.into()),
     }
 }
 

@@ -3,6 +3,7 @@
 use proptest::test_runner::{Config, TestRunner};
 use proptest::{collection, prop_assert_eq, sample};
 use serde_json::{Map, Value, json};
+use std::fs;
 
 use super::*;
 
@@ -321,4 +322,23 @@ fn a_truncated_file_is_refused_wherever_it_ends() {
         let error = read(&json.as_bytes()[..length]).unwrap_err();
         assert!(matches!(error, TokenizerError::Malformed { .. }), "{error}");
     }
+}
+
+#[test]
+fn a_token_beyond_the_vocabulary_is_refused() {
+    let mut json = sentencepiece_json();
+    json["post_processor"]["special_tokens"]["<s>"]["ids"] = json!([65_541]);
+    let error = Tokenizer::from_bytes(Path::new("t.json"), json.to_string().as_bytes());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("t.json") && error.contains("adds token 65541"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_a_tokenizer_is_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("tokenizer.json");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = Tokenizer::from_file(&pipe).unwrap_err().to_string();
+    assert!(error.contains("not a regular file"), "{error}");
 }

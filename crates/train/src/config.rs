@@ -242,12 +242,21 @@ pub enum RunConfigError {
     /// The model cannot be built.
     #[error(transparent)]
     Model(#[from] ConfigError),
+    /// The settings of a file make no run.
+    #[error("{origin}: {reason}")]
+    In { origin: String, reason: Box<RunConfigError> },
 }
 
 impl RunConfig {
     /// Reads resolved settings back.
     pub fn parse(text: &str, origin: &str) -> Result<Self, RunConfigError> {
-        ConfigLayers::default().with_toml(text, origin)?.finish()
+        // The text is named once, whatever is wrong with it.
+        ConfigLayers::default().with_toml(text, origin)?.finish().map_err(|error| match error {
+            RunConfigError::Malformed { reason, .. } => {
+                RunConfigError::Malformed { origin: origin.into(), reason }
+            }
+            other => RunConfigError::In { origin: origin.into(), reason: Box::new(other) },
+        })
     }
 
     /// Tokens of one optimiser step.

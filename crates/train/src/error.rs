@@ -1,14 +1,15 @@
 //! Why a run cannot start or continue.
 
+use super::config::OnFailure;
 use super::evaluate::EvaluateError;
 use super::folder::RunFolderError;
 use super::state::StateError;
 use hadal_data::FeedError;
+use hadal_files::FileError;
 use hadal_model::{
     CheckpointError, ConfigError, GenerateError, PassError, SamplingError, TokenizerError,
 };
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +27,7 @@ pub enum TrainError {
     /// The state cannot be saved or restored.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The model cannot be saved.
+    /// A model cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The model cannot be run.
@@ -45,11 +46,24 @@ pub enum TrainError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// A log cannot be written.
-    #[error("cannot write the logs in {}: {reason}; the last checkpoint is intact", path.display())]
-    Logs { path: PathBuf, reason: io::Error },
+    #[error("{0}; the last checkpoint is whole: mend this, then go on with `hadal train --resume`")]
+    Logs(FileError),
     /// The settings cannot be written down, so that no later change could be noticed.
     #[error("the settings cannot be written as TOML: {0}")]
-    Settings(#[from] toml::ser::Error),
+    Settings(String),
+    /// The model cannot be saved.
+    #[error("{reason}; the last step is saved: mend this, then go on with `hadal train --resume {}`", run.display())]
+    Unsaved { run: PathBuf, reason: Box<CheckpointError> },
+    /// The model is saved, but not measured.
+    #[error("the model is in {}, but its last evaluation failed: {reason}; `hadal train --resume` measures it again", model.display())]
+    Unmeasured { model: PathBuf, reason: Box<TrainError> },
+    /// No checkpoint of a run can be used.
+    #[error(
+        "{} cannot go on: no checkpoint can be used; {}; restore one of them from a copy, or remove them to begin again at step 0",
+        path.display(),
+        problems.join("; ")
+    )]
+    NoState { path: PathBuf, problems: Vec<String> },
     /// The run was started with something else.
     #[error("{} cannot go on: its {what} changed since it was started; {remedy}", path.display())]
     Changed { path: PathBuf, what: &'static str, remedy: &'static str },
@@ -57,13 +71,37 @@ pub enum TrainError {
     #[error("{} has {found}, but the settings say {wanted}; leave [model] and the policy out, they come from the model", path.display())]
     OtherModel { path: PathBuf, found: String, wanted: String },
     /// The loss or the gradient is not finite.
-    #[error("step {step}: the {problem}; parameters are untouched, and {} repeats it; lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\"", dump.display())]
-    NotFinite { step: u64, problem: String, dump: PathBuf },
+    #[error("step {step}: the {problem}; parameters are untouched{}; {}", evidence(dump.as_deref()), advice(*on_failure))]
+    NotFinite { step: u64, problem: String, dump: Option<PathBuf>, on_failure: OnFailure },
+}
+
+fn evidence(dump: Option<&Path>) -> String {
+    dump.map(|dump| format!(", and {} repeats it", dump.display())).unwrap_or_default()
+}
+
+/// The settings of a run that has begun cannot be changed.
+fn advice(on_failure: OnFailure) -> &'static str {
+    match on_failure {
+        OnFailure::Stop => {
+            "in a new run, lower the learning rate, or set failure.on_failure to \"skip\" or \"rollback\""
+        }
+        OnFailure::Skip => {
+            "it has left out as many steps as failure.limit allows; lower the learning rate in a new run"
+        }
+        OnFailure::Rollback => {
+            "it has gone back as often as failure.limit allows; lower the learning rate in a new run"
+        }
+    }
 }
 
 impl TrainError {
     /// Whether the request was wrong from the start, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Model(_) | Self::Feed(_) | Self::Folder(_) | Self::OtherModel { .. })
+    }
+
+    /// Whether the run's numbers are no longer finite: a finding about its settings, and nothing that broke.
+    pub fn is_divergence(&self) -> bool {
+        matches!(self, Self::NotFinite { .. })
     }
 }

@@ -8,7 +8,8 @@ use hadal_model::Decoder;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Writes what is needed to repeat the step that failed: the state before it and the data it saw.
+/// Writes what is needed to repeat the step that failed: the state before it and the data it saw. `then` is what the run
+/// does next: a run that went on has not failed.
 pub(crate) fn dump(
     folder: &Path,
     state: &State,
@@ -16,6 +17,7 @@ pub(crate) fn dump(
     optimizer: &Optimizer,
     batches: &[Batch],
     problem: &str,
+    then: &str,
 ) -> Result<PathBuf, StateError> {
     let failures = folder.join("failures");
     create_directory(&failures)?;
@@ -40,7 +42,7 @@ pub(crate) fn dump(
             })
         })
         .collect();
-    let text = json!({ "problem": problem, "batches": rows }).to_string();
+    let text = json!({ "problem": problem, "then": then, "batches": rows }).to_string();
     write_whole(&path, text)?;
     Ok(directory)
 }

@@ -1,11 +1,18 @@
 //! All files of a run in one folder.
 //!
-//! `config.toml` (resolved settings), `run.json` (commit, versions, machine), `metrics.jsonl`,
+//! `config.toml` (resolved settings), `run.json` (data, program, machine), `metrics.jsonl`,
 //! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `outcome.json` and `model/`.
 
 use super::config::{RunConfig, RunConfigError};
-use hadal_files::{Action, FileError, PART, file_error, read_text, remove_directory, write_whole};
-use serde_json::json;
+use super::metrics::{METRICS, SAMPLES};
+use super::outcome::{OUTCOME, PEAK};
+use super::provenance;
+use hadal_data::FeedError;
+use hadal_files::{
+    Action, FileError, PART, create_directory, file_error, point, pretty_json, read_text,
+    remove_directory, write_whole,
+};
+use hadal_report::provenance::Provenance;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +22,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
+    settings: String,
     _lock: File,
 }
 
@@ -32,33 +40,50 @@ pub enum RunFolderError {
         path.display()
     )]
     Taken { path: PathBuf },
+    /// There is what another run left.
+    #[error(
+        "{} has no config.toml, but what another run left: {}; move it away, or choose another --out",
+        path.display(),
+        left.join(", ")
+    )]
+    Leftovers { path: PathBuf, left: Vec<String> },
     /// There is no run.
     #[error("{} holds no run (no config.toml); start one with `hadal train --out {}`", path.display(), path.display())]
     NoRun { path: PathBuf },
     /// Another process is at work.
-    #[error("{} is being trained by another process", path.display())]
+    #[error("{} is being trained by another process; wait for its end, or choose another --out", path.display())]
     Busy { path: PathBuf },
     /// The settings cannot be read back.
-    #[error(transparent)]
+    #[error("{0}; restore the file, or start a new run")]
     Config(#[from] RunConfigError),
+    /// The data cannot be opened.
+    #[error(transparent)]
+    Data(#[from] FeedError),
 }
 
 const CONFIG: &str = "config.toml";
+const ABOUT: &str = "run.json";
+const MODEL: &str = "model";
+const CHECKPOINTS: &str = "checkpoints";
+const FAILURES: &str = "failures";
+/// The extension of a checkpoint that was found damaged.
+const DAMAGED: &str = "damaged";
 
 impl RunFolder {
-    /// A new folder with these settings.
+    /// A new folder with these settings. Whatever else lies in it stays, but nothing of another run may.
     pub(crate) fn create(path: &Path, config: &RunConfig) -> Result<Self, RunFolderError> {
-        if path.join(CONFIG).exists() {
-            return Err(RunFolderError::Taken { path: path.into() });
-        }
-        fs::create_dir_all(path.join("checkpoints")).map_err(file_error(Action::Write, path))?;
-        let folder = Self::lock(path)?;
-        folder.write("run.json", &format!("{:#}\n", about_this_run()))?;
-        let text = toml::to_string(config).map_err(|error| {
+        create_directory(path)?;
+        // Whoever holds the lock is alone from here on; before that, another process may be doing the same.
+        let lock = lock(path)?;
+        refuse_leftovers(path)?;
+        create_directory(&path.join(CHECKPOINTS))?;
+        let settings = toml::to_string(config).map_err(|error| {
             file_error(Action::Write, &path.join(CONFIG))(io::Error::other(error))
         })?;
+        let folder = Self { path: path.into(), settings, _lock: lock };
+        folder.write(Provenance::FILE, &about_this_run(path, config)?)?;
         // Last, because its presence is what makes the folder a run.
-        folder.write(CONFIG, &text)?;
+        folder.write(CONFIG, &folder.settings)?;
         Ok(folder)
     }
 
@@ -68,24 +93,15 @@ impl RunFolder {
         if !file.exists() {
             return Err(RunFolderError::NoRun { path: path.into() });
         }
-        let folder = Self::lock(path)?;
-        let text = read_text(&file)?;
-        Ok((folder, RunConfig::parse(&text, &file.display().to_string())?))
+        let lock = lock(path)?;
+        let settings = read_text(&file)?;
+        let config = RunConfig::parse(&settings, &file.display().to_string())?;
+        Ok((Self { path: path.into(), settings, _lock: lock }, config))
     }
 
     /// The settings as they are written.
-    pub(crate) fn settings(&self) -> Result<String, RunFolderError> {
-        Ok(read_text(&self.path.join(CONFIG))?)
-    }
-
-    fn lock(path: &Path) -> Result<Self, RunFolderError> {
-        let file = path.join("lock");
-        let lock = File::create(&file).map_err(file_error(Action::Write, &file))?;
-        match patiently(|| lock.try_lock()) {
-            Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(RunFolderError::Busy { path: path.into() }),
-            Err(TryLockError::Error(reason)) => Err(file_error(Action::Lock, &file)(reason).into()),
-        }
+    pub(crate) fn settings(&self) -> &str {
+        &self.settings
     }
 
     /// The folder.
@@ -101,7 +117,7 @@ impl RunFolder {
 
     /// Where the finished model goes.
     pub(crate) fn model(&self) -> PathBuf {
-        self.path.join("model")
+        self.path.join(MODEL)
     }
 
     /// Where the state of a step goes.
@@ -114,43 +130,133 @@ impl RunFolder {
         checkpoint_steps(&self.path)
     }
 
-    /// Removes checkpoints that are neither among the last `keep` nor among `kept`.
-    pub(crate) fn prune(&self, keep: usize, kept: &[u64]) -> Result<(), RunFolderError> {
-        let steps = self.checkpoints()?;
-        let old = steps.len().saturating_sub(keep.max(1));
-        steps[..old].iter().filter(|step| !kept.contains(step)).try_for_each(|&s| self.remove(s))
+    /// Removes checkpoints that are neither among the last `keep` nor among `kept`. Returns those that cannot be
+    /// removed, which is no reason to stop.
+    pub(crate) fn prune(
+        &self,
+        keep: usize,
+        kept: &[u64],
+    ) -> Result<Vec<(u64, FileError)>, RunFolderError> {
+        let mut steps = self.checkpoints()?;
+        steps.truncate(steps.len().saturating_sub(keep.max(1)));
+        steps.retain(|step| !kept.contains(step));
+        Ok(self.remove_all(&steps))
     }
 
     /// Removes the checkpoints after a step: they belong to a path that was given up.
-    pub(crate) fn remove_after(&self, step: u64) -> Result<(), RunFolderError> {
-        let steps = self.checkpoints()?;
-        steps.into_iter().filter(|&other| other > step).try_for_each(|step| self.remove(step))
+    pub(crate) fn remove_after(&self, step: u64) -> Result<Vec<(u64, FileError)>, RunFolderError> {
+        let mut steps = self.checkpoints()?;
+        steps.retain(|&other| other > step);
+        Ok(self.remove_all(&steps))
+    }
+
+    fn remove_all(&self, steps: &[u64]) -> Vec<(u64, FileError)> {
+        let removed = |&step: &u64| Some((step, self.remove(step).err()?));
+        steps.iter().filter_map(removed).collect()
     }
 
     /// Renames before removing: a kill must not leave half a checkpoint under its own name.
-    fn remove(&self, step: u64) -> Result<(), RunFolderError> {
+    fn remove(&self, step: u64) -> Result<(), FileError> {
         let path = self.checkpoint(step);
-        let aside = path.with_extension(PART);
-        fs::rename(&path, &aside).map_err(file_error(Action::Remove, &path))?;
-        Ok(remove_directory(&aside)?)
+        let aside = rename_aside(&path, PART)?;
+        remove_directory(&aside)
     }
 
-    /// Removes what a killed process left half-written or half-removed.
-    pub(crate) fn clear_unfinished(&self) -> Result<(), RunFolderError> {
-        for directory in [self.path.join("checkpoints"), self.path.join("failures")] {
-            let Ok(entries) = fs::read_dir(&directory) else { continue };
-            for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-                if path.extension().is_some_and(|extension| extension == PART) {
-                    remove_directory(&path)?;
-                }
+    /// Gives the checkpoint of a step another name, under which nothing looks for it, and returns that.
+    pub(crate) fn set_aside(&self, step: u64) -> Result<PathBuf, FileError> {
+        rename_aside(&self.checkpoint(step), DAMAGED)
+    }
+
+    /// Removes what a killed process left half-written or half-removed, and returns why some of it could not be.
+    pub(crate) fn clear_unfinished(&self) -> Vec<FileError> {
+        let mut problems = Vec::new();
+        for directory in [self.path.join(CHECKPOINTS), self.path.join(FAILURES)] {
+            let parts = paths_in(&directory).into_iter().filter(|path| has_extension(path, PART));
+            problems.extend(parts.filter_map(|part| remove_directory(&part).err()));
+        }
+        // Beside them lie files that are not ours.
+        for path in paths_in(&self.path).into_iter().filter(|path| has_extension(path, PART)) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let ours = [ABOUT, CONFIG, MODEL, METRICS, SAMPLES, OUTCOME, PEAK];
+            if ours.iter().any(|own| is_part_of(&name, own)) {
+                let removed = if path.is_dir() {
+                    remove_directory(&path)
+                } else {
+                    point(Action::Remove, &path).and_then(|()| {
+                        fs::remove_file(&path).map_err(file_error(Action::Remove, &path))
+                    })
+                };
+                problems.extend(removed.err());
             }
         }
-        Ok(())
+        problems
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), RunFolderError> {
         Ok(write_whole(&self.path.join(name), text)?)
     }
+}
+
+/// Refuses a folder in which the files of another run would be taken for the new one's.
+fn refuse_leftovers(path: &Path) -> Result<(), RunFolderError> {
+    if path.join(CONFIG).exists() {
+        return Err(RunFolderError::Taken { path: path.into() });
+    }
+    let mut left = Vec::new();
+    for name in [CHECKPOINTS, FAILURES] {
+        if let Some(first) = paths_in(&path.join(name)).iter().filter_map(|p| p.file_name()).min() {
+            left.push(format!("{name}/{}", first.to_string_lossy()));
+        }
+    }
+    let is_there = |name: &&str| path.join(name).exists();
+    left.extend([MODEL, OUTCOME].iter().filter(|name| is_there(name)).map(ToString::to_string));
+    let has_lines = |name: &&str| path.join(name).metadata().is_ok_and(|file| file.len() > 0);
+    left.extend([METRICS, SAMPLES].iter().filter(|name| has_lines(name)).map(ToString::to_string));
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(RunFolderError::Leftovers { path: path.into(), left }),
+    }
+}
+
+fn lock(path: &Path) -> Result<File, RunFolderError> {
+    let file = path.join("lock");
+    point(Action::Write, &file)?;
+    let lock = File::create(&file).map_err(file_error(Action::Write, &file))?;
+    match patiently(|| lock.try_lock()) {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(RunFolderError::Busy { path: path.into() }),
+        Err(TryLockError::Error(reason)) => Err(file_error(Action::Lock, &file)(reason).into()),
+    }
+}
+
+fn paths_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|own| own == extension)
+}
+
+/// Whether a name is that of a part of this file: `NAME.RANDOM.part`.
+fn is_part_of(name: &str, own: &str) -> bool {
+    let between =
+        || name.strip_prefix(own)?.strip_prefix('.')?.strip_suffix(PART)?.strip_suffix('.');
+    between().is_some_and(|random| random.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Renames a directory by an extension, and by a number if that name is taken: something may lie there that cannot be
+/// removed.
+fn rename_aside(path: &Path, extension: &str) -> Result<PathBuf, FileError> {
+    let name = |number: u32| match number {
+        0 => path.with_extension(extension),
+        _ => path.with_extension(format!("{number}.{extension}")),
+    };
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    let aside = (0..u32::MAX).map(name).find(is_free).unwrap_or_else(|| name(u32::MAX));
+    point(Action::Rename, &aside)?;
+    fs::rename(path, &aside).map_err(file_error(Action::Rename, &aside))?;
+    Ok(aside)
 }
 
 /// A process that looks at a run holds its lock for a moment, to see whether another process is at work.
@@ -166,13 +272,17 @@ fn patiently(try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryL
 
 /// Where a run keeps the state of a step.
 pub(crate) fn checkpoint_path(run: &Path, step: u64) -> PathBuf {
-    run.join("checkpoints").join(format!("step-{step:09}"))
+    run.join(CHECKPOINTS).join(format!("step-{step:09}"))
 }
 
 /// Steps for which a run has a whole checkpoint, oldest first.
 pub fn checkpoint_steps(run: &Path) -> Result<Vec<u64>, RunFolderError> {
-    let directory = run.join("checkpoints");
-    let entries = fs::read_dir(&directory).map_err(file_error(Action::Read, &directory))?;
+    let directory = run.join(CHECKPOINTS);
+    let entries = match fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(file_error(Action::Read, &directory)(error).into()),
+    };
     let mut steps: Vec<u64> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("step-")?.parse().ok())
         .collect();
@@ -181,20 +291,85 @@ pub fn checkpoint_steps(run: &Path) -> Result<Vec<u64>, RunFolderError> {
 }
 
 /// What a later reader needs to repeat the run.
-fn about_this_run() -> serde_json::Value {
-    let commit = std::process::Command::new("git")
-        .args(["describe", "--always", "--dirty", "--abbrev=40"])
-        .output()
-        .ok()
-        .filter(|output| output.status.success())
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    json!({
-        "hadal": env!("CARGO_PKG_VERSION"),
-        "commit_of_working_directory": commit,
-        "task_generator": hadal_data::tasks::GENERATOR_VERSION,
-        "backend": "burn 0.22.1 flex, f32",
-        "os": std::env::consts::OS,
-        "architecture": std::env::consts::ARCH,
-        "threads": std::thread::available_parallelism().map(usize::from).unwrap_or(1),
-    })
+fn about_this_run(path: &Path, config: &RunConfig) -> Result<String, RunFolderError> {
+    let made = provenance::of(config)?;
+    Ok(pretty_json(&path.join(Provenance::FILE), &made)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConfigLayers;
+    use std::sync::Barrier;
+
+    fn settings(seed: u64) -> RunConfig {
+        ConfigLayers::from_preset("nano").unwrap().with_seed(seed).finish().unwrap()
+    }
+
+    #[test]
+    fn of_many_starts_into_one_new_folder_exactly_one_wins() {
+        const STARTS: usize = 6;
+        let directory = tempfile::tempdir().unwrap();
+        for round in 0..10 {
+            let path = &directory.path().join(round.to_string());
+            let barrier = &Barrier::new(STARTS);
+            let start = |seed: usize| {
+                barrier.wait();
+                // Dropped at once: those that waited for the lock find a run.
+                RunFolder::create(path, &settings(seed as u64)).map(|_| seed as u64)
+            };
+            let ends: Vec<_> = std::thread::scope(|scope| {
+                let starts: Vec<_> =
+                    (0..STARTS).map(|seed| scope.spawn(move || start(seed))).collect();
+                starts.into_iter().map(|start| start.join().unwrap()).collect()
+            });
+            let (won, lost): (Vec<_>, Vec<_>) = ends.into_iter().partition(Result::is_ok);
+            let won: Vec<u64> = won.into_iter().map(Result::unwrap).collect();
+            let (_, config) = RunFolder::open(path).unwrap();
+            assert_eq!(won, [config.seed]);
+            use RunFolderError::{Busy, Taken};
+            let refused = |end: &Result<u64, _>| matches!(end, Err(Busy { .. } | Taken { .. }));
+            assert!(lost.iter().all(refused), "{lost:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_reported_and_stands_in_nobodys_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(directory.path(), &settings(0)).unwrap();
+        for step in 1..=3 {
+            fs::create_dir(folder.checkpoint(step)).unwrap();
+        }
+        // A file is no directory that could be emptied, and its part stays.
+        fs::remove_dir(folder.checkpoint(1)).unwrap();
+        for _ in 0..2 {
+            fs::write(folder.checkpoint(1), "").unwrap();
+            let left = folder.prune(2, &[]).unwrap();
+            assert!(
+                matches!(&left[..], [(1, error)] if error.to_string().contains("step-000000001"))
+            );
+            assert_eq!(folder.checkpoints().unwrap(), [2, 3]);
+        }
+        let first = folder.set_aside(3).unwrap();
+        fs::create_dir(folder.checkpoint(3)).unwrap();
+        assert_ne!(folder.set_aside(3).unwrap(), first);
+        assert!(folder.remove_after(1).unwrap().is_empty());
+        assert_eq!(folder.checkpoints().unwrap(), [] as [u64; 0]);
+        assert_eq!(folder.clear_unfinished().len(), 2);
+    }
+
+    #[test]
+    fn only_parts_of_the_runs_own_files_are_cleared_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(directory.path(), &settings(0)).unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let ours = ["run.json.0af.part", "model.00.part", "metrics.jsonl.ff.part"];
+        let others = ["movie.part", "model.mine.part", "run.json"];
+        ours.iter().chain(&others).for_each(|name| fs::write(path(name), "").unwrap());
+        fs::remove_file(path(ours[1])).unwrap();
+        fs::create_dir(path(ours[1])).unwrap();
+        assert!(folder.clear_unfinished().is_empty());
+        assert!(!ours.iter().any(|name| path(name).exists()));
+        assert!(others.iter().all(|name| path(name).exists()));
+    }
 }

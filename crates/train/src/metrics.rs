@@ -1,12 +1,14 @@
 //! Logs that can be cut back to a checkpoint: one JSON object per line, and TensorBoard events.
 
+use super::lines::{LineLog, Recorded, read_to};
+use super::state::State;
 use super::tensorboard::EventWriter;
-use hadal_report::run::Metric;
+use hadal_files::{Action, FileError, file_error};
+use hadal_report::run::{Metric, Sample, StepPoint};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,43 +20,43 @@ pub(crate) const SAMPLES: &str = "samples.jsonl";
 pub(crate) const EVENTS: &str = "events.out.tfevents.0.hadal";
 
 /// The open logs of a run.
+#[derive(Debug)]
 pub(crate) struct Logs {
     folder: PathBuf,
-    metrics: File,
-    samples: File,
+    metrics: LineLog,
+    samples: LineLog,
     events: EventWriter,
 }
 
 impl Logs {
-    /// Opens the logs and cuts each back to what a state says belongs to it.
-    pub(crate) fn open(folder: &Path, lengths: &BTreeMap<String, u64>) -> io::Result<Self> {
-        let cut = |name: &str| -> io::Result<File> {
-            let length = lengths.get(name).copied().unwrap_or(0);
-            let path = folder.join(name);
-            let mut file = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .read(true)
-                .write(true)
-                .open(path)?;
-            file.set_len(length)?;
-            file.seek(SeekFrom::Start(length))?;
-            Ok(file)
+    /// Opens the logs and cuts each back to what belongs to a state. Warnings say which of them had to be mended.
+    pub(crate) fn open(folder: &Path, state: &State) -> Result<(Self, Vec<String>), FileError> {
+        let recorded = |name: &str| Recorded {
+            length: state.logs.get(name).copied().unwrap_or(0),
+            hash: state.log_hashes.get(name).map(String::as_str),
+            step: state.step,
         };
-        let (metrics, samples) = (cut(METRICS)?, cut(SAMPLES)?);
-        let events = if lengths.get(EVENTS).copied().unwrap_or(0) == 0 {
-            EventWriter::create(&folder.join(EVENTS))?
-        } else {
-            cut(EVENTS)?;
-            EventWriter::append(&folder.join(EVENTS))?
-        };
-        Ok(Self { folder: folder.to_owned(), metrics, samples, events })
+        let (metrics, first) = LineLog::open::<Metric>(&folder.join(METRICS), recorded(METRICS))?;
+        let (samples, second) = LineLog::open::<Sample>(&folder.join(SAMPLES), recorded(SAMPLES))?;
+        let events = folder.join(EVENTS);
+        let (events, third) = EventWriter::append(&events, recorded(EVENTS).length)?;
+        let warnings = [first, second, third].into_iter().flatten().collect();
+        Ok((Self { folder: folder.to_owned(), metrics, samples, events }, warnings))
+    }
+
+    /// Goes back to what belongs to an earlier state.
+    pub(crate) fn cut(&mut self, state: &State) -> Result<Vec<String>, FileError> {
+        // What is buffered must not be written behind the cut.
+        self.events.flush()?;
+        let (logs, warnings) = Self::open(&self.folder, state)?;
+        *self = logs;
+        Ok(warnings)
     }
 
     /// Adds a line of numbers; those at the top level also go to TensorBoard.
-    pub(crate) fn record(&mut self, step: u64, line: &Metric) -> io::Result<()> {
-        let value = serde_json::to_value(line).map_err(io::Error::other)?;
-        writeln!(self.metrics, "{value}")?;
+    pub(crate) fn record(&mut self, step: u64, line: &Metric) -> Result<(), FileError> {
+        let value = self.value(METRICS, line)?;
+        self.metrics.append(&value)?;
         let kind = value["kind"].as_str().unwrap_or("run").to_owned();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         if let Value::Object(fields) = value {
@@ -68,21 +70,39 @@ impl Logs {
     }
 
     /// Adds a sample of text.
-    pub(crate) fn sample(&mut self, line: &impl Serialize) -> io::Result<()> {
-        let value = serde_json::to_value(line).map_err(io::Error::other)?;
-        writeln!(self.samples, "{value}")
+    pub(crate) fn sample(&mut self, line: &impl Serialize) -> Result<(), FileError> {
+        let value = self.value(SAMPLES, line)?;
+        self.samples.append(&value)
     }
 
-    /// Flushes everything and says how long each log is now.
-    pub(crate) fn lengths(&mut self) -> io::Result<BTreeMap<String, u64>> {
-        self.events.flush()?;
-        self.metrics.sync_all()?;
-        self.samples.sync_all()?;
-        [METRICS, SAMPLES, EVENTS]
-            .into_iter()
-            .map(|name| Ok((name.to_owned(), self.folder.join(name).metadata()?.len())))
-            .collect()
+    fn value(&self, name: &str, line: &impl Serialize) -> Result<Value, FileError> {
+        serde_json::to_value(line).map_err(|error| {
+            file_error(Action::Write, &self.folder.join(name))(io::Error::other(error))
+        })
     }
+
+    /// Waits for the disk and writes into a state how far each log is now.
+    pub(crate) fn note(&mut self, state: &mut State) -> Result<(), FileError> {
+        let events = self.events.sync()?;
+        let (metrics, metrics_hash) = self.metrics.sync()?;
+        let (samples, samples_hash) = self.samples.sync()?;
+        let lengths = [(METRICS, metrics), (SAMPLES, samples), (EVENTS, events)];
+        let hashes = [(METRICS, metrics_hash), (SAMPLES, samples_hash)];
+        // The checksums of TensorBoard's records are enough for those.
+        state.logs = BTreeMap::from(lengths.map(|(name, length)| (name.to_owned(), length)));
+        state.log_hashes = BTreeMap::from(hashes.map(|(name, hash)| (name.to_owned(), hash)));
+        Ok(())
+    }
+}
+
+/// The steps in a run's metrics, as far as they can be read.
+pub(crate) fn steps(folder: &Path) -> Result<Vec<StepPoint>, FileError> {
+    let (bytes, _) = read_to(&folder.join(METRICS), u64::MAX)?;
+    let step = |line: &[u8]| match serde_json::from_slice(line) {
+        Ok(Metric::Train(step)) => Some(step),
+        _ => None,
+    };
+    Ok(bytes.split(|&byte| byte == b'\n').filter_map(step).collect())
 }
 
 #[cfg(test)]
@@ -92,7 +112,7 @@ mod tests {
 
     fn line(metric: &Metric) -> String {
         let folder = tempfile::tempdir().unwrap();
-        let mut logs = Logs::open(folder.path(), &BTreeMap::new()).unwrap();
+        let mut logs = Logs::open(folder.path(), &State::default()).unwrap().0;
         logs.record(3, metric).unwrap();
         let text = std::fs::read_to_string(folder.path().join(METRICS)).unwrap();
         let back: Metric = serde_json::from_str(&text).unwrap();

@@ -1,53 +1,77 @@
 //! The result of a run: `outcome.json`, written when the last step is done.
 //!
 //! Everything but the memory is computed from the metrics, which hold each step once, however often the
-//! run was interrupted; so nothing of it is part of the state, and no bit of a run depends on it.
+//! run was interrupted; so nothing of it is part of the state, and no bit of a run depends on it. Nor does the model:
+//! what cannot be read or written here is a warning.
 
 use super::memory::peak_rss_mb;
-use hadal_files::{pretty_json, write_whole};
-use hadal_report::run::{Outcome, Run};
+use super::metrics::{self, METRICS};
+use hadal_files::{FileError, hash, pretty_json, read_text_at_most, write_whole};
+use hadal_report::run::{Outcome, OutcomeFile};
 use hadal_report::statistics::median;
-use std::fs;
-use std::io;
 use std::path::Path;
 
-const OUTCOME: &str = "outcome.json";
+pub(super) const OUTCOME: &str = OutcomeFile::NAME;
 /// The largest resident set of all processes so far: the last one may have made only a few steps.
-const PEAK: &str = "peak_rss_mb";
+pub(super) const PEAK: &str = "peak_rss_mb";
 const MEBIBYTE: f64 = 1.048_576;
 
-/// Notes how much memory the run has taken so far, in MB; 0 where the system does not say.
-pub(super) fn note_peak(folder: &Path) -> io::Result<f64> {
-    let path = folder.join(PEAK);
-    let before = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
-    let peak = peak_rss_mb().map_or(0.0, |mebibytes| MEBIBYTE * mebibytes);
-    let peak = peak.max(before.unwrap_or(0.0));
-    write_whole(&path, format!("{peak:.1}\n"))?;
-    Ok(peak)
+/// Notes how much memory the run has taken so far.
+pub(super) fn note_peak(folder: &Path) -> Result<(), FileError> {
+    write_whole(&folder.join(PEAK), format!("{:.1}\n", peak(folder)))
 }
 
-/// Writes the outcome of a run whose last step is recorded.
-pub(super) fn write_outcome(folder: &Path, parameters: u64) -> io::Result<()> {
-    let peak_rss_mb = note_peak(folder)?;
-    let steps = Run::read(folder).map_err(io::Error::other)?.steps;
-    let speeds = || steps.iter().filter_map(|step| step.tokens_per_second);
-    let tokens = steps.last().map_or(0, |step| step.tokens);
-    let of_a_step = steps.first().map_or(0.0, |step| step.tokens as f64 / step.step.max(1) as f64);
+/// The most memory of all processes of the run, in MB; 0 where the system does not say.
+fn peak(folder: &Path) -> f64 {
+    let before = read_text_at_most(&folder.join(PEAK), 64).ok();
+    let before = before.and_then(|text| text.trim().parse().ok()).unwrap_or(0.0);
+    peak_rss_mb().map_or(0.0, |mebibytes| MEBIBYTE * mebibytes).max(before)
+}
+
+/// Writes the outcome of a run whose last step is recorded, and returns what went wrong.
+pub(super) fn write_outcome(
+    folder: &Path,
+    parameters: u64,
+    steps_done: u64,
+    tokens_per_step: u64,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let points = metrics::steps(folder).unwrap_or_else(|error| {
+        warnings.push(error.to_string());
+        Vec::new()
+    });
+    if points.len() as u64 != steps_done {
+        let counted = points.len();
+        warnings.push(format!(
+            "{OUTCOME} counts {counted} of {steps_done} steps: no others are in the metrics"
+        ));
+    }
+    let speeds = || points.iter().filter_map(|step| step.tokens_per_second);
+    let flops = || points.iter().map(|step| step.flops.map(|flops| flops as f64)).sum();
     let outcome = Outcome {
         parameters,
-        tokens,
-        seconds: speeds().map(|speed| of_a_step / speed).sum(),
-        tokens_per_second: median(speeds()),
-        peak_rss_mb,
-        training_flops: steps.iter().map(|step| step.flops.map(|flops| flops as f64)).sum(),
+        tokens: steps_done * tokens_per_step,
+        seconds: speeds().map(|speed| tokens_per_step as f64 / speed).sum(),
+        // The median of nothing is no number, and no file of numbers could hold it.
+        tokens_per_second: Some(median(speeds())).filter(|speed| speed.is_finite()).unwrap_or(0.0),
+        peak_rss_mb: peak(folder),
+        // Some of the work is not all of it.
+        training_flops: if points.len() as u64 == steps_done { flops() } else { None },
     };
+    // Whoever reads the metrics later can tell whether they are these.
+    let metrics_blake3 = hash(&folder.join(METRICS)).ok().map(|(hash, _)| hash);
     let path = folder.join(OUTCOME);
-    Ok(write_whole(&path, pretty_json(&path, &outcome)? + "\n")?)
+    let file = OutcomeFile { outcome, metrics_blake3 };
+    let written = pretty_json(&path, &file).and_then(|text| write_whole(&path, text + "\n"));
+    warnings.extend(written.and_then(|()| note_peak(folder)).err().map(|error| error.to_string()));
+    warnings
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hadal_report::run::Run;
+    use std::fs;
     use tempfile::TempDir;
 
     #[test]
@@ -64,7 +88,7 @@ mod tests {
         let text = line(1, 50.0) + &line(2, 100.0) + &line(3, 200.0);
         fs::write(directory.path().join("metrics.jsonl"), &text).unwrap();
         fs::write(directory.path().join(PEAK), "1e9\n").unwrap();
-        write_outcome(directory.path(), 7).unwrap();
+        assert_eq!(write_outcome(directory.path(), 7, 3, 100), [] as [String; 0]);
         let outcome = Run::read(directory.path()).unwrap().outcome.unwrap();
         let expected = Outcome {
             parameters: 7,
@@ -78,8 +102,29 @@ mod tests {
         // A run that an older version began was not counted from its start.
         let uncounted = text.replacen("\"flops\":7001,", "", 1);
         fs::write(directory.path().join("metrics.jsonl"), uncounted).unwrap();
-        write_outcome(directory.path(), 7).unwrap();
+        assert_eq!(write_outcome(directory.path(), 7, 3, 100), [] as [String; 0]);
         let outcome = Run::read(directory.path()).unwrap().outcome.unwrap();
         assert_eq!(outcome.training_flops, None);
+    }
+
+    #[test]
+    fn an_outcome_is_written_whatever_the_metrics_are() {
+        let directory = TempDir::new().unwrap();
+        fs::write(directory.path().join("config.toml"), "").unwrap();
+        let metrics = directory.path().join("metrics.jsonl");
+        for content in [None, Some(&b"\0\0\0\0"[..]), Some(b"{\"kind\":\"train\"}\n\xff\n")] {
+            let _ = fs::remove_file(&metrics);
+            if let Some(content) = content {
+                fs::write(&metrics, content).unwrap();
+            }
+            let warnings = write_outcome(directory.path(), 7, 3, 100);
+            assert!(warnings[0].contains("0 of 3 steps"), "{warnings:?}");
+            let text = fs::read_to_string(directory.path().join(OUTCOME)).unwrap();
+            let outcome: Outcome = serde_json::from_str(&text).unwrap();
+            assert_eq!((outcome.tokens, outcome.training_flops), (300, None));
+        }
+        fs::remove_file(&metrics).unwrap();
+        fs::create_dir(&metrics).unwrap();
+        assert_eq!(write_outcome(directory.path(), 7, 3, 100).len(), 2);
     }
 }

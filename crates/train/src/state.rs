@@ -4,14 +4,15 @@
 //! remembers), `state.json` (counters) and `manifest.json` (blake3 of both). It is written under
 //! another name, flushed and renamed, so a directory with the right name is whole.
 
+mod tensors;
+
 use super::skip::SkipState;
 use crate::optim::Optimizer;
-use hadal_files::{Action, FileError, StagedDirectory, file_error, hash, pretty_json, write_whole};
-use hadal_model::{Decoder, TensorFile, TensorFileError, write_tensors};
-use safetensors::tensor::{Dtype, TensorView};
+use hadal_files::{FileError, StagedDirectory, hash, pretty_json, write_whole};
+use hadal_model::{Decoder, TensorFile, TensorFileError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 pub(crate) const TENSORS: &str = "state.safetensors";
@@ -19,7 +20,7 @@ const COUNTERS: &str = "state.json";
 const MANIFEST: &str = "manifest.json";
 
 /// The counters of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct State {
     /// Optimiser steps done.
@@ -35,21 +36,40 @@ pub(crate) struct State {
     pub skip: Option<SkipState>,
     /// Bytes of each log that belong to this state: what a killed run wrote later is cut off.
     pub logs: BTreeMap<String, u64>,
-    /// Hash of the resolved config: a run must not continue with another.
+    /// The blake3 of those bytes, so that a changed log is noticed. Older versions did not write it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub log_hashes: BTreeMap<String, String>,
+    /// Fingerprint of the settings: a run must not continue with others.
     pub config: String,
     /// Hash of the data and its tokenizer, for the same reason.
     pub data: String,
 }
 
+impl State {
+    /// Whether another state of the same run is this one. Logs do not count, they hold times.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let counters = |state: &Self| (state.step, state.skipped_sequences, state.failures);
+        counters(self) == counters(other)
+            && (&self.config, &self.data, &self.skip) == (&other.config, &other.data, &other.skip)
+    }
+}
+
 /// Why a state cannot be saved or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
+    /// A file cannot be written.
+    #[error(
+        "{0}; the checkpoint before it is whole: mend this, then go on with `hadal train --resume`"
+    )]
+    Unwritten(#[from] FileError),
+    /// A file cannot be read, though nothing says that it is damaged.
+    #[error(
+        "{0}; make it readable, or move its directory away to go on from the checkpoint before it"
+    )]
+    Unreadable(FileError),
     /// A file is not what was written.
     #[error(
-        "{} is damaged ({reason}); remove its directory to continue from the checkpoint before it",
+        "{} is damaged ({reason}); move its directory away to go on from the checkpoint before it",
         path.display()
     )]
     Damaged {
@@ -58,9 +78,16 @@ pub enum StateError {
         /// What is wrong.
         reason: String,
     },
-    /// The tensors cannot be read.
-    #[error(transparent)]
+    /// The tensors cannot be used.
+    #[error("{0}; move its directory away to go on from the checkpoint before it")]
     Tensors(#[from] TensorFileError),
+}
+
+impl StateError {
+    /// Whether the state is of no use to anybody, so that another one may take its place.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Tensors(_))
+    }
 }
 
 /// Saves a state under `directory`, which must not exist yet.
@@ -71,65 +98,52 @@ pub(crate) fn save(
     directory: &Path,
 ) -> Result<(), StateError> {
     let staged = StagedDirectory::create(directory)?;
-    let tensors = staged.path().join(TENSORS);
-    write_state(decoder, optimizer, &tensors)?;
-    let counters = staged.path().join(COUNTERS);
-    write_json(state, &counters)?;
-    let hashes: BTreeMap<&str, String> =
-        BTreeMap::from([(TENSORS, hash(&tensors)?.0), (COUNTERS, hash(&counters)?.0)]);
+    let tensors = tensors::write(decoder, optimizer, &staged.path().join(TENSORS))?;
+    let counters = write_json(state, &staged.path().join(COUNTERS))?;
+    let hashes = BTreeMap::from([(TENSORS, tensors), (COUNTERS, counters)]);
     write_json(&hashes, &staged.path().join(MANIFEST))?;
     Ok(staged.finish()?)
 }
 
-fn write_json(value: &impl Serialize, path: &Path) -> Result<(), FileError> {
-    write_whole(path, pretty_json(path, value)?)
-}
-
-/// `w.`, `m.` and `v.` before a parameter's name: its values and two running means.
-fn write_state(decoder: &Decoder, optimizer: &Optimizer, path: &Path) -> Result<(), FileError> {
-    let mut bytes = Vec::new();
-    for (name, values) in decoder.parameters() {
-        let slot = &optimizer.slots()[&name];
-        for (prefix, values) in [("w", &values), ("m", &slot.first), ("v", &slot.second)] {
-            if !values.is_empty() {
-                let le: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                bytes.push((format!("{prefix}.{name}"), slot.shape.clone(), le));
-            }
-        }
-    }
-    let failed = |error: safetensors::SafeTensorError| {
-        let reason = match error {
-            safetensors::SafeTensorError::IoError(reason) => reason,
-            other => io::Error::other(other),
-        };
-        file_error(Action::Write, path)(reason)
-    };
-    let mut views = Vec::new();
-    for (name, shape, le) in &bytes {
-        views.push((name, TensorView::new(Dtype::F32, shape.clone(), le).map_err(failed)?));
-    }
-    write_tensors(views, None, path).map_err(failed)
+/// Writes a file and returns its blake3.
+fn write_json(value: &impl Serialize, path: &Path) -> Result<String, FileError> {
+    let text = pretty_json(path, value)?;
+    write_whole(path, &text)?;
+    Ok(blake3::hash(text.as_bytes()).to_string())
 }
 
 fn damage(directory: &Path) -> impl Fn(&str, String) -> StateError {
     |file, reason| StateError::Damaged { path: directory.join(file), reason }
 }
 
+/// A file that is not there, is none, or lies on a bad sector is damaged. One that this process may not read is not.
+fn unreadable(error: FileError) -> StateError {
+    const BAD_SECTOR: Option<i32> = Some(5);
+    use ErrorKind::{
+        InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, UnexpectedEof,
+    };
+    let FileError { path, source, .. } = &error;
+    let kinds = [InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, UnexpectedEof];
+    if kinds.contains(&source.kind()) || cfg!(unix) && source.raw_os_error() == BAD_SECTOR {
+        StateError::Damaged { path: path.clone(), reason: source.to_string() }
+    } else {
+        StateError::Unreadable(error)
+    }
+}
+
 /// Checks that a state is whole and reads its counters.
 pub(crate) fn read(directory: &Path) -> Result<State, StateError> {
     let damaged = damage(directory);
-    let manifest = directory.join(MANIFEST);
-    let text = hadal_files::read(&manifest)?;
+    let text = hadal_files::read(&directory.join(MANIFEST)).map_err(unreadable)?;
     let hashes: BTreeMap<String, String> =
         serde_json::from_slice(&text).map_err(|error| damaged(MANIFEST, error.to_string()))?;
     for file in [TENSORS, COUNTERS] {
         let expected = hashes.get(file).ok_or_else(|| damaged(MANIFEST, format!("no {file}")))?;
-        if hash(&directory.join(file))?.0 != *expected {
+        if hash(&directory.join(file)).map_err(unreadable)?.0 != *expected {
             return Err(damaged(file, "its blake3 is not that of manifest.json".into()));
         }
     }
-    let counters = directory.join(COUNTERS);
-    let text = hadal_files::read(&counters)?;
+    let text = hadal_files::read(&directory.join(COUNTERS)).map_err(unreadable)?;
     serde_json::from_slice(&text).map_err(|error| damaged(COUNTERS, error.to_string()))
 }
 
@@ -172,3 +186,6 @@ pub(crate) fn restore(
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

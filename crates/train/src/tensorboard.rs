@@ -9,9 +9,11 @@
 //! TensorBoard looks for files whose name contains `tfevents`, by convention
 //! `events.out.tfevents.<seconds since 1970>.<writer>`, and shows each directory as a run.
 
+use super::lines::read_to;
+use hadal_files::{Action, FileError, file_error, point};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Marks the format; TensorBoard reads it from the first event.
@@ -24,16 +26,16 @@ const FOOTER: usize = 4;
 /// Appends scalars to one event file.
 #[derive(Debug)]
 pub(crate) struct EventWriter {
+    path: PathBuf,
     file: BufWriter<File>,
 }
 
 impl EventWriter {
     /// Begins a new file, in place of what the path held.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let mut writer = Self { file: BufWriter::new(File::create(path)?) };
+    pub(crate) fn create(path: &Path) -> Result<Self, FileError> {
+        point(Action::Write, path)?;
+        let file = File::create(path).map_err(file_error(Action::Write, path))?;
+        let mut writer = Self { path: path.into(), file: BufWriter::new(file) };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let mut event = Message::default();
         event.double(1, now);
@@ -44,40 +46,33 @@ impl EventWriter {
         Ok(writer)
     }
 
-    /// Continues a file. Readers stop at a record that a crash left half-written, so what follows
-    /// the last whole record is cut off first.
-    ///
-    /// # Errors
-    /// If the file does not exist, is no event file, or cannot be written.
-    pub(crate) fn append(path: &Path) -> io::Result<Self> {
-        let contents = std::fs::read(path)?;
+    /// Continues a file of which this many bytes count. Readers stop at a record that is not whole, so what follows
+    /// the last whole one is cut off; where there is none, a new file begins. A warning says what was lost.
+    pub(crate) fn append(path: &Path, length: u64) -> Result<(Self, Option<String>), FileError> {
+        let (contents, _) = read_to(path, length)?;
         let whole = whole_records(&contents);
+        let warning = ((whole as u64) < length).then(|| {
+            format!("{} is not whole: {whole} of {length} bytes can be used", path.display())
+        });
         if whole == 0 {
-            let message = format!(
-                "{} does not begin with a TensorBoard event; move it away to begin a new file",
-                path.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            return Ok((Self::create(path)?, warning));
         }
-        let file = OpenOptions::new().append(true).open(path)?;
-        if whole < contents.len() {
-            file.set_len(whole as u64)?;
-        }
-        Ok(Self { file: BufWriter::new(file) })
+        let write = file_error(Action::Write, path);
+        point(Action::Write, path)?;
+        let file = OpenOptions::new().append(true).open(path).map_err(&write)?;
+        file.set_len(whole as u64).map_err(&write)?;
+        Ok((Self { path: path.into(), file: BufWriter::new(file) }, warning))
     }
 
     /// One point of the curve `tag`, at a time in seconds since 1970. Buffered: see
     /// [`flush`](Self::flush).
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub(crate) fn scalar(
         &mut self,
         tag: &str,
         step: u64,
         value: f32,
         wall_time: f64,
-    ) -> io::Result<()> {
+    ) -> Result<(), FileError> {
         let mut point = Message::default();
         point.bytes(1, tag.as_bytes());
         point.float(2, value);
@@ -91,21 +86,27 @@ impl EventWriter {
     }
 
     /// Hands what is buffered to the operating system.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+    pub(crate) fn flush(&mut self) -> Result<(), FileError> {
+        point(Action::Write, &self.path)?;
+        self.file.flush().map_err(file_error(Action::Write, &self.path))
     }
 
-    fn record(&mut self, data: &[u8]) -> io::Result<()> {
+    /// Waits for the disk, and says how long the file is.
+    pub(crate) fn sync(&mut self) -> Result<u64, FileError> {
+        self.flush()?;
+        let file = self.file.get_ref();
+        let length = file.sync_all().and_then(|()| file.metadata());
+        Ok(length.map_err(file_error(Action::Write, &self.path))?.len())
+    }
+
+    fn record(&mut self, data: &[u8]) -> Result<(), FileError> {
         let length = (data.len() as u64).to_le_bytes();
         let mut record = Vec::with_capacity(HEADER + data.len() + FOOTER);
         record.extend(length);
         record.extend(masked_crc32c(&length).to_le_bytes());
         record.extend(data);
         record.extend(masked_crc32c(data).to_le_bytes());
-        self.file.write_all(&record)
+        self.file.write_all(&record).map_err(file_error(Action::Write, &self.path))
     }
 }
 

@@ -1,26 +1,28 @@
 //! The training loop.
 
+mod finish;
 mod look;
 mod recover;
+mod resume;
+mod save;
 
 use super::config::RunConfig;
 use super::error::TrainError;
+use super::fingerprint::fingerprint;
 use super::folder::RunFolder;
 use super::gradient::{Gradients, accumulate, loss_and_gradient};
 use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
-use super::outcome;
 use super::skip::Skipper;
 use super::start;
-use super::state::{self, State};
+use super::state::State;
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
-use burn::module::Module;
 use hadal_data::{Batch, Feed, FeedError};
-use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, save};
+use hadal_files::FileError;
+use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally};
 use hadal_report::run::{Metric, StepPoint};
 use hadal_residual::StepMode;
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -29,6 +31,8 @@ use std::time::Instant;
 pub struct Trainer {
     config: RunConfig,
     feed: Feed,
+    /// The tokenizer's file, for the model's directory: it may be gone when the model is there.
+    tokenizer: Option<Vec<u8>>,
     decoder: Decoder,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -36,7 +40,12 @@ pub struct Trainer {
     state: State,
     folder: RunFolder,
     logs: Logs,
+    warnings: Vec<String>,
     last_saved: Instant,
+    /// The step whose checkpoint this process has written or read, so that it is known to be whole.
+    known: Option<u64>,
+    /// Old checkpoints that could not be removed, which is said once.
+    stubborn: BTreeSet<u64>,
 }
 
 impl Trainer {
@@ -49,45 +58,12 @@ impl Trainer {
         let folder = RunFolder::create(out, &config)?;
         project(&mut decoder);
         let optimizer = Optimizer::new(&config.optimizer, &decoder);
-        let state = first_state(&config, &feed)?;
+        let state = first_state(&folder, &feed)?;
         let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
         // The start is worth keeping until there is something better: other runs can begin from the same parameters,
         // and a failure in the first steps has a state to go back to.
         trainer.checkpoint(&mut Unobserved)?;
         Ok(trainer)
-    }
-
-    /// Goes on with a run from its last checkpoint, or from the start if it has none yet.
-    pub fn resume(out: &Path) -> Result<Self, TrainError> {
-        let (folder, config) = RunFolder::open(out)?;
-        let feed = config.open_feed()?;
-        feed.verify()?;
-        let model = model_config(&config, &feed)?;
-        folder.clear_unfinished()?;
-        let last = folder.checkpoints()?.last().map(|&step| folder.checkpoint(step));
-        let mut decoder = match last {
-            Some(_) => start::blank(&config, &model)?,
-            None => start::start(&config, &model, &feed)?,
-        };
-        project(&mut decoder);
-        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
-        let state = match &last {
-            Some(path) => state::read(path)?,
-            None => first_state(&config, &feed)?,
-        };
-        let changed = |what, remedy| TrainError::Changed { path: out.into(), what, remedy };
-        // An older version may have spelled the same settings differently; its file is unchanged.
-        if state.config != fingerprint(&config)? && state.config != hash(&folder.settings()?) {
-            return Err(changed("config.toml", "restore it, or start a new run"));
-        }
-        if state.data != feed.fingerprint()? {
-            return Err(changed("data or tokenizer", "restore it, or start a new run"));
-        }
-        // Only now: the tensors of another config or vocabulary would look damaged.
-        if let Some(path) = &last {
-            state::restore(path, &mut decoder, &mut optimizer)?;
-        }
-        Self::assemble(config, feed, decoder, optimizer, state, folder)
     }
 
     fn assemble(
@@ -98,12 +74,14 @@ impl Trainer {
         state: State,
         folder: RunFolder,
     ) -> Result<Self, TrainError> {
-        let logs = Logs::open(folder.path(), &state.logs).map_err(unwritten(folder.path()))?;
+        let (logs, warnings) = Logs::open(folder.path(), &state).map_err(TrainError::Logs)?;
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
+        let tokenizer = feed.tokenizer_file().map(hadal_files::read).transpose();
         Ok(Self {
             config,
             feed,
+            tokenizer: tokenizer.map_err(CheckpointError::from)?,
             skipper,
             decoder,
             optimizer,
@@ -111,7 +89,10 @@ impl Trainer {
             state,
             folder,
             logs,
+            warnings,
             last_saved: Instant::now(),
+            known: None,
+            stubborn: BTreeSet::new(),
         })
     }
 
@@ -145,6 +126,11 @@ impl Trainer {
         self.folder.path()
     }
 
+    /// What had to be mended before the run could start or go on, for whoever started it.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Trains to the end, or until `stop` is set.
     pub fn run(
         &mut self,
@@ -169,7 +155,7 @@ impl Trainer {
                 self.diagnose(observer);
             }
             if due(self.config.sample.every_steps, self.state.step) {
-                self.sample(observer)?;
+                self.sample(observer);
             }
             let minutes = self.last_saved.elapsed().as_secs_f64() / 60.0;
             let every_minutes = self.config.checkpoint.every_minutes;
@@ -181,13 +167,7 @@ impl Trainer {
                 self.checkpoint(observer)?;
             }
         }
-        // Before the last evaluation, which resuming repeats: it must not be in the logs twice.
-        self.checkpoint(observer)?;
-        let evaluation = self.evaluate(observer)?;
-        // Before the model, whose presence says that a run is done.
-        self.write_outcome()?;
-        self.save_model()?;
-        Ok(Finished::Done { evaluation, model: self.folder.model() })
+        self.finish(observer)
     }
 
     /// One optimiser step; `None` if it was interrupted, left out or taken back.
@@ -285,76 +265,21 @@ impl Trainer {
         self.logged(|logs| logs.record(report.step, &Metric::Train(point)))
     }
 
-    fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let path = self.folder.checkpoint(self.state.step);
-        if path.exists() {
-            return Ok(());
-        }
-        self.state.logs = self.logs.lengths().map_err(unwritten(self.folder.path()))?;
-        state::save(&self.state, &self.decoder, &self.optimizer, &path)?;
-        let best = self.state.best.map(|(_, step)| step);
-        let kept: Vec<u64> = best.into_iter().chain(self.anchor()?).collect();
-        self.folder.prune(self.config.checkpoint.keep, &kept)?;
-        outcome::note_peak(self.folder.path()).map_err(unwritten(self.folder.path()))?;
-        self.last_saved = Instant::now();
-        observer.saved(self.state.step, &path);
-        Ok(())
-    }
-
-    fn write_outcome(&self) -> Result<(), TrainError> {
-        let shapes = self.decoder.declared().iter().map(|declared| &declared.shape);
-        let parameters = shapes.map(|shape| shape.iter().product::<usize>() as u64).sum();
-        outcome::write_outcome(self.folder.path(), parameters)
-            .map_err(unwritten(self.folder.path()))
-    }
-
-    fn save_model(&self) -> Result<(), TrainError> {
-        let directory = self.folder.model();
-        let decoder = self.as_used(1.0)?.valid();
-        save(&decoder, &directory)?;
-        if let Some(file) = self.feed.tokenizer_file() {
-            let copy = directory.join("tokenizer.json");
-            let content = hadal_files::read(file).map_err(CheckpointError::from)?;
-            hadal_files::write_whole(&copy, content).map_err(CheckpointError::from)?;
-        }
-        Ok(())
-    }
-
     fn logged(
         &mut self,
-        write: impl FnOnce(&mut Logs) -> io::Result<()>,
+        write: impl FnOnce(&mut Logs) -> Result<(), FileError>,
     ) -> Result<(), TrainError> {
-        write(&mut self.logs).map_err(unwritten(self.folder.path()))
+        write(&mut self.logs).map_err(TrainError::Logs)
     }
 }
 
-fn first_state(config: &RunConfig, feed: &Feed) -> Result<State, TrainError> {
-    Ok(State {
-        step: 0,
-        skipped_sequences: 0,
-        failures: 0,
-        best: None,
-        skip: None,
-        logs: BTreeMap::new(),
-        config: fingerprint(config)?,
-        data: feed.fingerprint()?,
-    })
-}
-
-fn unwritten(folder: &Path) -> impl FnOnce(io::Error) -> TrainError {
-    |reason| TrainError::Logs { path: folder.into(), reason }
+fn first_state(folder: &RunFolder, feed: &Feed) -> Result<State, TrainError> {
+    let (config, data) = (fingerprint(folder.settings())?, feed.fingerprint()?);
+    Ok(State { config, data, ..State::default() })
 }
 
 fn due(every: u64, step: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
-}
-
-fn fingerprint(config: &RunConfig) -> Result<String, TrainError> {
-    Ok(hash(&toml::to_string(config)?))
-}
-
-fn hash(text: &str) -> String {
-    blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 /// The share of their full size that gains have in the step that makes `done`, while they rise from nothing over the

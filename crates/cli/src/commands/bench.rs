@@ -5,6 +5,7 @@ mod entries;
 use crate::failure::Failure;
 use crate::model_file::read_shape;
 use crate::output::{Table, grouped};
+use crate::standard::{stderr, stdout};
 use clap::Args;
 use entries::{Asked, Entry, part, part_text, rate};
 use hadal_compare::bench::protocol::{DecodeTimes, StepTimes};
@@ -17,7 +18,7 @@ use hadal_study::skip::Promise;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{self, BufReader, IsTerminal, Write};
+use std::io::{self, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -125,7 +126,7 @@ impl Bench {
                 return Err(Failure::usage("a worker has one policy; say --residual once"));
             };
             let job = Job { skip: self.part.unwrap_or_default(), ..job.clone() };
-            serve(&job, BufReader::new(io::stdin()), io::stdout())?;
+            serve(&job, BufReader::new(io::stdin()), stdout())?;
         } else if self.decode {
             self.report_decoding(&entries, &jobs)?;
         } else {
@@ -291,7 +292,7 @@ impl Bench {
     }
 
     fn print(&self, jobs: &[Job], table: &Table, data: &str) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
+        let mut out = stdout();
         if let Some(Job { model, .. }) = jobs.first() {
             writeln!(
                 out,
@@ -310,7 +311,7 @@ impl Bench {
 
 /// A bar on stderr; invisible off a terminal.
 fn progress_bar(steps: usize) -> ProgressBar {
-    if !io::stderr().is_terminal() {
+    if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(steps as u64);
@@ -321,7 +322,7 @@ fn progress_bar(steps: usize) -> ProgressBar {
 }
 
 fn print_lines(reports: &[impl Serialize]) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     for report in reports {
         let line = serde_json::to_string(report).map_err(Failure::failed)?;
         writeln!(out, "{line}")?;

@@ -1,16 +1,17 @@
 //! `hadal compare`: which residual stream is better, and is that luck?
 
 use crate::failure::Failure;
-use crate::output::{Table, grouped, print_json, scaled};
+use crate::output::{Table, grouped, line, print_json, scaled};
+use crate::standard::{stderr, stdout, tell, visible};
 use clap::Args;
 use hadal_compare::{
-    Budget, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite, SuiteFolder, Task,
-    Watch, compare,
+    Budget, Earlier, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite, SuiteFolder,
+    Task, Watch, compare,
 };
 use hadal_report::page::{Request, write};
 use hadal_report::suite::SuiteTable;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -72,21 +73,21 @@ impl Compare {
         let out = self.out();
         let folder = SuiteFolder::open(&out, &suite)?;
         let stop = Arc::new(AtomicBool::new(false));
-        hadal_train::stop_on_signals(&stop)
+        let signal = hadal_train::stop_on_signals(&stop)
             .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
         let lanes = Lanes { jobs: self.jobs(&suite), threads: suite.threads };
-        tell(&opening(&suite, lanes, &out))?;
+        tell(&opening(&suite, lanes, &out));
         let mut view = View::new();
         let command = |start: Start<'_>| train(&program, start);
         let done = compare(&suite, &folder, lanes, &command, &mut view, &stop);
         view.bar.finish_and_clear();
         let done = done?;
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            tell("stopped; everything is saved")?;
-            tell(&format!("go on with: {}", self.again()))?;
-            return Ok(ExitCode::from(130));
+            tell("stopped; everything is saved");
+            tell(&format!("go on with: {}", self.again()));
+            return Ok(ExitCode::from(signal.exit_code()));
         }
         let Some((results, table)) = done else {
             return Err(Failure::failed("the suite has no plan"));
@@ -101,12 +102,20 @@ impl Compare {
             ..Request::default()
         };
         let report = write(&report, |_| ()).map_err(Failure::failed)?;
-        tell(&closing(&out, &report.report))?;
-        let broken = |state: &RunState| matches!(state, RunState::Failed(_) | RunState::Stopped);
-        match results.runs.iter().filter(|run| broken(&run.state)).count() {
-            0 => Ok(ExitCode::SUCCESS),
-            failures => Err(Failure::failed(format!(
-                "{failures} of {} runs failed (see {}); start again to try them once more",
+        tell(&closing(&out, &report.report));
+        let count =
+            |is: fn(&RunState) -> bool| results.runs.iter().filter(|run| is(&run.state)).count();
+        let failed = count(|state| matches!(state, RunState::Failed(_) | RunState::Stopped));
+        let damaged = count(|state| matches!(state, RunState::Damaged(_)));
+        match (failed, damaged) {
+            (0, 0) => Ok(ExitCode::SUCCESS),
+            (0, damaged) => Err(Failure::failed(format!(
+                "{damaged} of {} runs are damaged; remove their folders from {} and start again to make them once more",
+                results.runs.len(),
+                out.join(SuiteTable::RUNS).display()
+            ))),
+            (failed, _) => Err(Failure::failed(format!(
+                "{failed} of {} runs failed (see {}); start again to try them once more",
                 results.runs.len(),
                 out.join("logs").display()
             ))),
@@ -159,7 +168,7 @@ impl Compare {
                 scaled(run.flops()),
             ]);
         }
-        let mut out = io::stdout().lock();
+        let mut out = stdout();
         table.print(&mut out)?;
         let flops: f64 = plan.iter().map(PlannedRun::flops).sum();
         writeln!(out, "{} runs, {}FLOPs", plan.len(), scaled(flops))?;
@@ -176,10 +185,6 @@ fn train(program: &Path, start: Start<'_>) -> Command {
         Start::Resume { run } => command.arg("--resume").arg(run),
     };
     command
-}
-
-fn tell(message: &str) -> io::Result<()> {
-    writeln!(io::stderr(), "{message}")
 }
 
 fn opening(suite: &Suite, lanes: Lanes, out: &Path) -> String {
@@ -232,7 +237,7 @@ const LEARNT: [&str; 9] = [
 const BOTH: [&str; 2] = ["policy", "blocks"];
 
 fn show(table: &SuiteTable) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     for learnt in [true, false] {
         let shown: Vec<usize> = (0..table.columns.len())
             .filter(|&column| {
@@ -272,7 +277,7 @@ const WHOLE: f64 = 1e6;
 
 impl View {
     fn new() -> Self {
-        let watched = io::stderr().is_terminal();
+        let watched = stderr().is_terminal();
         let bar = if watched { ProgressBar::new(WHOLE as u64) } else { ProgressBar::hidden() };
         let style = ProgressStyle::with_template(
             "{bar:24} {percent} %, {msg}, {elapsed} elapsed, {eta} left",
@@ -283,6 +288,18 @@ impl View {
 }
 
 impl Watch for View {
+    fn earlier(&mut self, earlier: &Earlier) {
+        line(&self.bar, &earlier.sentence());
+        for warning in &earlier.warnings {
+            line(&self.bar, &format!("warning: {warning}"));
+        }
+    }
+
+    fn waiting(&mut self, task: &Task) {
+        let run = task.run.display();
+        line(&self.bar, &format!("another process is at work in {run}; waiting for it to end"));
+    }
+
     fn progress(&mut self, progress: &Progress) {
         self.bar.set_position((WHOLE * progress.share) as u64);
         if !self.begun {
@@ -296,21 +313,18 @@ impl Watch for View {
             .map(|(name, step, steps)| format!("{name} {step}/{steps}"))
             .collect();
         let running = running.join(", ");
-        self.bar.set_message(format!("{} of {} runs, {running}", progress.ended, progress.runs));
+        let message = format!("{} of {} runs, {running}", progress.ended, progress.runs);
+        self.bar.set_message(visible(&message).into_owned());
     }
 
     fn ended(&mut self, task: &Task, end: &End) {
-        let line = match end {
+        let text = match end {
             End::Failed(said) => format!("warning: {} failed: {said}", task.name),
+            End::Diverged(said) => format!("warning: {} diverged: {said}", task.name),
             End::Done if !self.watched => format!("{} is done", task.name),
             End::DoneBefore if !self.watched => format!("{} was done before", task.name),
             _ => return,
         };
-        if self.watched {
-            self.bar.println(line);
-        } else {
-            // There is nowhere to report to if stderr is gone.
-            let _ = tell(&line);
-        }
+        line(&self.bar, &text);
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::Cli;
 use crate::failure::Failure;
+use crate::standard::stdout;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Print completions for your shell
@@ -20,7 +21,7 @@ impl Completions {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "hadal", &mut script);
-        io::stdout().write_all(&script)?;
+        stdout().write_all(&script)?;
         Ok(ExitCode::SUCCESS)
     }
 }

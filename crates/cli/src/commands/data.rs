@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled, spinner};
+use crate::standard::stdout;
 use clap::{Args, Subcommand};
 use hadal_data::{
     Manifest, PrepareOptions, PrepareProgress, ShardSet, Stats, TokenizerChoice,
@@ -72,6 +73,9 @@ struct Prepare {
     /// Threads that tokenise; 0 for one on each core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// Stop with an error at more text than this: a small packed file may hold any amount
+    #[arg(long, value_name = "N")]
+    max_bytes: Option<u64>,
     /// Print the manifest as JSON
     #[arg(long)]
     json: bool,
@@ -86,6 +90,7 @@ impl Prepare {
             shard_tokens: self.shard_tokens,
             text_key: self.text_key,
             threads: self.threads,
+            max_bytes: self.max_bytes,
         };
         let mut bar = Bar::default();
         let manifest = prepare(&options, &mut |progress| {
@@ -105,7 +110,7 @@ impl Prepare {
 fn summary(manifest: &Manifest, options: &PrepareOptions) -> io::Result<()> {
     let totals = manifest.totals;
     let out = options.out.display();
-    let mut stdout = io::stdout().lock();
+    let mut stdout = stdout();
     writeln!(
         stdout,
         "{out}: {} from {} ({}B of text) in {}",
@@ -208,7 +213,7 @@ impl StatsOf {
 }
 
 fn print_stats(stats: &Stats, tokenizer: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     let mut table = Table::new(&["what", ">count"]);
     for (name, count) in [
         ("tokens", grouped(stats.tokens.into())),
@@ -289,7 +294,7 @@ impl PeekAt {
         if self.json {
             return print_json(&window);
         }
-        let mut out = io::stdout().lock();
+        let mut out = stdout();
         if self.ids {
             let ids: Vec<_> = window.tokens.iter().map(u32::to_string).collect();
             writeln!(out, "{}", ids.join(" "))?;
@@ -320,7 +325,7 @@ impl Verify {
         bar.finish_and_clear();
         verdict?;
         writeln!(
-            io::stdout(),
+            stdout(),
             "{}: {} of {} are as they were written, fingerprint {}",
             self.directory.display(),
             counted(set.shards().len() as u64, "shard"),
@@ -387,7 +392,7 @@ impl TrainTokenizer {
         if self.json {
             return print_json(&trained);
         }
-        let mut out = io::stdout().lock();
+        let mut out = stdout();
         writeln!(
             out,
             "{}: {} from {} ({}B of text{})",

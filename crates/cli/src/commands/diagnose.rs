@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::print_json;
+use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::Part;
@@ -112,12 +113,12 @@ impl Diagnose {
             let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
             print_json(&json!({ "out": out, "figures": names, "models": summaries }))?;
         } else {
-            let mut stdout = io::stdout().lock();
+            let mut stdout = stdout();
             for summary in &summaries {
                 show(summary, &mut stdout)?;
             }
             writeln!(
-                io::stderr(),
+                stderr(),
                 "{} figures are in {} (JSON, CSV and SVG)",
                 figures.len(),
                 out.display()

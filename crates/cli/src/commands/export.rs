@@ -2,10 +2,11 @@
 
 use crate::failure::Failure;
 use crate::output::{bytes_bar, print_json, show_bytes};
+use crate::standard::{stderr, stdout};
 use clap::{Args, ValueEnum};
 use hadal_model::{ExportFormat, ExportType, export};
 use serde_json::json;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -81,13 +82,13 @@ impl Export {
                 "notes": exported.notes,
             }))?;
         } else {
-            let mut stdout = io::stdout().lock();
+            let mut stdout = stdout();
             for file in &exported.files {
                 writeln!(stdout, "{}", file.display())?;
             }
-            writeln!(io::stderr(), "written as {}", exported.architecture)?;
+            writeln!(stderr(), "written as {}", exported.architecture)?;
             for note in &exported.notes {
-                writeln!(io::stderr(), "note: {note}")?;
+                writeln!(stderr(), "note: {note}")?;
             }
         }
         Ok(ExitCode::SUCCESS)

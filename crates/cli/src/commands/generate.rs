@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
+use crate::standard::{stderr, stdout, stdout_is_lost};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::{
@@ -105,7 +106,7 @@ impl Generate {
         let text = printer.finish()?;
         if self.json {
             print_json(&summary(&prompt, &ids, &text, &generated))?;
-        } else {
+        } else if !stdout_is_lost() {
             report(&generated)?;
         }
         Ok(ExitCode::SUCCESS)
@@ -129,7 +130,7 @@ impl Generate {
             return Ok(prompt.clone());
         }
         if io::stdin().is_terminal() {
-            writeln!(io::stderr(), "reading the prompt from the terminal, end it with Ctrl-D")?;
+            writeln!(stderr(), "reading the prompt from the terminal, end it with Ctrl-D")?;
         }
         let mut bytes = Vec::new();
         io::stdin()
@@ -221,6 +222,8 @@ impl<'a> Printer<'a> {
     fn token(&mut self, token: u32) -> ControlFlow<()> {
         let piece = self.stream.push(token).map_err(Failure::failed);
         match piece.and_then(|piece| self.show(piece.unwrap_or_default())) {
+            // Nobody reads on, or nobody can.
+            Ok(()) if stdout_is_lost() => ControlFlow::Break(()),
             Ok(()) => ControlFlow::Continue(()),
             Err(failure) => {
                 self.failure = Some(failure);
@@ -252,7 +255,7 @@ impl<'a> Printer<'a> {
 }
 
 fn print_now(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
@@ -282,7 +285,7 @@ fn report(generated: &Generated) -> io::Result<()> {
         StopReason::Stopped => "stopped",
     };
     writeln!(
-        io::stderr(),
+        stderr(),
         "{} tokens, {:.1} tokens/s, {why}",
         generated.tokens.len(),
         tokens_per_second(generated)

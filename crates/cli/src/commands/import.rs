@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Table, bytes_bar, grouped, print_json, scaled, show_bytes};
+use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_data::hub::{ModelName, fetch_model};
 use hadal_model::{Converted, ModelConfig, ModelCost, convert};
@@ -104,7 +105,7 @@ fn short_name(path: &Path) -> String {
 
 fn print(out: &Path, converted: &Converted, cost: &ModelCost) -> io::Result<()> {
     let Converted { config, stored_bytes, tokenizer, chat_template } = converted;
-    let mut stdout = io::stdout().lock();
+    let mut stdout = stdout();
     let total = cost.parameters.total();
     let mut table = Table::new(&["model", "value"]);
     table.row(["blocks", &config.n_layers.to_string()]);
@@ -126,12 +127,7 @@ fn print(out: &Path, converted: &Converted, cost: &ModelCost) -> io::Result<()> 
     table.row(["tokenizer", if *tokenizer { "tokenizer.json" } else { "none" }]);
     table.row(["chat template", if *chat_template { "chat_template.jinja" } else { "none" }]);
     table.print(&mut stdout)?;
-    writeln!(
-        io::stderr(),
-        "the model is in {}; try `hadal generate {}`",
-        out.display(),
-        out.display()
-    )
+    writeln!(stderr(), "the model is in {}; try `hadal generate {}`", out.display(), out.display())
 }
 
 /// What the model has besides plain attention and MLPs.

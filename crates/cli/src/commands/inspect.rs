@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::model_file::read_model;
 use crate::output::{Table, grouped, print_json, scaled};
+use crate::standard::stdout;
 use clap::Args;
 use hadal_model::{ModelConfig, ModelCost};
 use hadal_residual::{InitialGate, ResidualConfig};
@@ -93,7 +94,7 @@ fn print(
     baseline: &ModelCost,
     gates: &[InitialGate],
 ) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     let about = config.residual.about();
     writeln!(out, "{}: {}", config.residual, about.summary)?;
     writeln!(out, "  {}", about.equation)?;

@@ -17,6 +17,7 @@ mod report;
 mod serve;
 mod skip;
 mod train;
+mod verify;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -42,6 +43,7 @@ pub(crate) enum Command {
     Export(export::Export),
     Completions(completions::Completions),
     Import(import::Import),
+    Verify(verify::Verify),
 }
 
 impl Command {
@@ -65,6 +67,7 @@ impl Command {
             Self::Export(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Import(command) => command.run(),
+            Self::Verify(command) => command.run(),
         }
     }
 }

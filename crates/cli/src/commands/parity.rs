@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Table, print_json, spinner};
+use crate::standard::stdout;
 use clap::Args;
 use hadal_kernels::plainly;
 use hadal_model::{DEVICES, Device, device_named};
@@ -92,7 +93,7 @@ impl Parity {
                 Ok(report) => {
                     code = code.max(u8::from(!report.passed));
                     if !self.json {
-                        writeln!(io::stdout(), "{name:<width$}  {}", summary(&report))?;
+                        writeln!(stdout(), "{name:<width$}  {}", summary(&report))?;
                     }
                     reports.push(json!({ "directory": name, "report": report }));
                 }
@@ -127,7 +128,7 @@ fn print_report(report: &ParityReport, all: bool) -> io::Result<()> {
             if group.iter().all(|c| c.passed) { "ok".into() } else { "DIFFERS".to_owned() },
         ]);
     }
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     writeln!(out, "{}", report.residual)?;
     table.print(&mut out)?;
     let (total, tolerance) = (report.comparisons.len(), report.tolerance);

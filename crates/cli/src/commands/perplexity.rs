@@ -3,11 +3,12 @@
 use super::generate::tokenizer_of;
 use crate::failure::Failure;
 use crate::output::{bar, grouped, print_json, spinner};
+use crate::standard::stdout;
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::{Device, Part, Variant, load};
 use hadal_study::perplexity::{Chunks, perplexity};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -87,7 +88,7 @@ impl PerplexityCommand {
                 .loss_error
                 .map_or(String::new(), |error| format!(" +- {:.4}", found.perplexity * error));
             writeln!(
-                io::stdout(),
+                stdout(),
                 "perplexity {:.4}{spread}, loss {:.5} nats, {} tokens scored in {} chunks of {}",
                 found.perplexity,
                 found.loss,

@@ -5,6 +5,7 @@ mod names;
 use self::names::Names;
 use crate::failure::Failure;
 use crate::output::{Table, print_json};
+use crate::standard::stdout;
 use clap::Args;
 use hadal_residual::{Dimensions, ResidualConfig};
 use serde_json::{Value, json};
@@ -82,7 +83,7 @@ fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
         let about = policy.about();
         table.row([policy.to_string().as_str(), about.state, about.parameters, about.paper]);
     }
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     for policy in policies {
         let about = policy.about();
         writeln!(out, "{:<12}{}", about.kind, about.summary)?;
@@ -98,7 +99,7 @@ fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
 
 fn print_one(policy: &ResidualConfig) -> io::Result<()> {
     let about = policy.about();
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     writeln!(out, "{policy}\n{}\n", about.summary)?;
     writeln!(out, "update      {}", about.equation)?;
     writeln!(out, "state       {} floats per token", about.state)?;

@@ -2,9 +2,10 @@
 
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
+use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_report::page::{Request, write};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -48,7 +49,10 @@ impl Report {
             print_json(&written)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut out = io::stdout().lock();
+        for note in &written.notes {
+            tell(&format!("note: {note}"));
+        }
+        let mut out = stdout();
         writeln!(out, "{}", written.headline)?;
         writeln!(
             out,

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
+use crate::standard::{stderr, stdout};
 use crate::word::word;
 use clap::{Args, Subcommand};
 use hadal_cpu::pool::{in_pool, start_pool};
@@ -155,10 +156,10 @@ impl Calibrate {
             print_json(&report)?;
             return Ok(ExitCode::SUCCESS);
         }
-        show(&found.report, &mut io::stdout().lock())?;
+        show(&found.report, &mut stdout())?;
         match written {
-            Some(place) => writeln!(io::stderr(), "the thresholds are in {}", place.display())?,
-            None => writeln!(io::stderr(), "nothing is written; say --out DIR or --write")?,
+            Some(place) => writeln!(stderr(), "the thresholds are in {}", place.display())?,
+            None => writeln!(stderr(), "nothing is written; say --out DIR or --write")?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -205,9 +206,9 @@ impl SweepRates {
             print_json(&found)?;
             return Ok(ExitCode::SUCCESS);
         }
-        show_sweep(&found, &mut io::stdout().lock())?;
+        show_sweep(&found, &mut stdout())?;
         if let Some(out) = &self.out {
-            writeln!(io::stderr(), "{} figures are in {}", figures.len(), out.display())?;
+            writeln!(stderr(), "{} figures are in {}", figures.len(), out.display())?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,7 +1,8 @@
 //! `hadal train`: a config in, a model out.
 
 use crate::failure::Failure;
-use crate::output::{grouped, scaled};
+use crate::output::{grouped, line, scaled};
+use crate::standard::{stderr, stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::read_config;
@@ -12,7 +13,7 @@ use hadal_train::{
     RunConfigError, StepReport, Trainer, estimate, for_depth,
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -68,6 +69,9 @@ pub(crate) struct Train {
     /// Continue this run
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "diagnose_every"])]
     resume: Option<PathBuf>,
+    /// With --resume: stop at a damaged checkpoint instead of going on from the one before
+    #[arg(long, requires = "resume")]
+    strict: bool,
     /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
     #[arg(long)]
     dry_run: bool,
@@ -80,8 +84,10 @@ impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let trainer = match &self.resume {
             Some(run) => {
-                let trainer = Trainer::resume(run)?;
-                tell(&format!("resuming {} at step {}", run.display(), trainer.step()))?;
+                let resumed =
+                    if self.strict { Trainer::resume_strictly(run) } else { Trainer::resume(run) };
+                let trainer = resumed?;
+                tell(&format!("resuming {} at step {}", run.display(), trainer.step()));
                 trainer
             }
             None => {
@@ -91,10 +97,13 @@ impl Train {
                     return dry_run(&config, &text);
                 }
                 let out = self.out.clone().unwrap_or_else(|| self.default_out(&config));
-                tell(&format!("{}\n# {} in {}", text.trim_end(), config.residual, out.display()))?;
+                tell(&format!("{}\n# {} in {}", text.trim_end(), config.residual, out.display()));
                 Trainer::create(config, &out)?
             }
         };
+        for warning in trainer.warnings() {
+            tell(&format!("warning: {warning}"));
+        }
         let folder = self.resume.clone().or(self.out.clone());
         train(trainer, folder, self.leash)
     }
@@ -151,13 +160,9 @@ impl Train {
     }
 }
 
-fn tell(message: &str) -> io::Result<()> {
-    writeln!(io::stderr(), "{message}")
-}
-
 fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    hadal_train::stop_on_signals(&stop)
+    let signal = hadal_train::stop_on_signals(&stop)
         .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
     if leash {
         stop_at_end_of_input(&stop);
@@ -170,22 +175,22 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
     let run = folder.unwrap_or_else(|| trainer.folder().to_owned());
     match finished {
         Finished::Interrupted { step } => {
-            tell(&format!("interrupted; step {step} is saved"))?;
-            tell(&format!("go on with: hadal train --resume {}", run.display()))?;
-            Ok(ExitCode::from(130))
+            tell(&format!("interrupted; step {step} is saved"));
+            tell(&format!("go on with: hadal train --resume {}", run.display()));
+            Ok(ExitCode::from(signal.exit_code()))
         }
         Finished::Done { evaluation, model } => {
             if let Some((from, to)) = progress.loss {
-                tell(&format!("training loss {from:.4} -> {to:.4}"))?;
+                tell(&format!("training loss {from:.4} -> {to:.4}"));
             }
-            writeln!(io::stdout(), "{}", describe(&evaluation))?;
-            tell(&format!("the model is in {}", model.display()))?;
+            writeln!(stdout(), "{}", describe(&evaluation))?;
+            tell(&format!("the model is in {}", model.display()));
             let next = if model.join("tokenizer.json").exists() || evaluation.accuracy.is_none() {
                 format!("hadal generate {} --prompt 'The '", model.display())
             } else {
                 format!("hadal diagnose {}", model.parent().unwrap_or(&model).display())
             };
-            tell(&format!("next: {next}"))?;
+            tell(&format!("next: {next}"));
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -219,14 +224,13 @@ fn describe(evaluation: &Evaluation) -> String {
 /// A bar on a terminal, lines in a log.
 struct Progress {
     bar: ProgressBar,
-    watched: bool,
     peak: f64,
     loss: Option<(f64, f64)>,
 }
 
 impl Progress {
     fn new(trainer: &Trainer) -> Self {
-        let watched = io::stderr().is_terminal();
+        let watched = stderr().is_terminal();
         let bar = if watched { ProgressBar::new(trainer.steps()) } else { ProgressBar::hidden() };
         let style = ProgressStyle::with_template(
             "{bar:24} {pos}/{len} steps, {msg}, {elapsed} elapsed, {eta} left",
@@ -236,19 +240,13 @@ impl Progress {
         bar.reset_eta();
         Self {
             bar,
-            watched,
             peak: if watched { estimate::matmul_flops_per_second() } else { 0.0 },
             loss: None,
         }
     }
 
     fn line(&self, text: String) {
-        if self.watched {
-            self.bar.println(text);
-        } else {
-            // There is nowhere to report to if stderr is gone.
-            let _ = tell(&text);
-        }
+        line(&self.bar, &text);
     }
 }
 
@@ -303,7 +301,7 @@ impl Observer for Progress {
 
 fn dry_run(config: &RunConfig, text: &str) -> Result<ExitCode, Failure> {
     let plan = estimate::plan(config)?;
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     writeln!(out, "{}\n", text.trim_end())?;
     writeln!(out, "policy      {}", config.residual)?;
     writeln!(out, "parameters  {}", grouped(plan.cost.parameters.total().into()))?;

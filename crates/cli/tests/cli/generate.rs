@@ -1,6 +1,6 @@
 //! `hadal generate`.
 
-use crate::into_closed_pipe;
+use crate::pipes::into_closed_pipe;
 use crate::support::{
     CONFIG, Noise, Run, Tensor, Tensors, WEIGHTS, command, copy_of, read_json, run, run_with_stdin,
     stories, write_tensors,

@@ -1,26 +1,31 @@
 //! The command line as its users meet it: every test starts the real binary.
 
 mod bench;
+mod data;
 mod diagnose;
+mod faults;
 mod formats;
 mod generate;
 mod hostile;
 mod hub;
 mod import;
 mod inspect;
+mod integrity;
 mod parity;
 mod perplexity;
+mod pipes;
 mod policies;
 mod prune;
 mod report;
 mod skip;
 mod support;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{command, golden, run};
+use support::{command, run};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "perplexity",
     "policies",
     "parity",
@@ -36,6 +41,7 @@ const COMMANDS: [&str; 15] = [
     "import",
     "prune",
     "export",
+    "verify",
 ];
 
 #[test]
@@ -91,57 +97,34 @@ fn no_color_beats_a_forced_colour() {
     assert!(!plain.is_empty() && !plain.contains(&b'\x1b'));
 }
 
-/// `script` gives its command a terminal.
+/// A skipped test must be able to fail where everything should be there: `hadal_files::testing::skip` is the only way.
 #[test]
-#[cfg(target_os = "linux")]
-fn an_error_is_red_on_a_terminal_unless_no_color_is_set() {
-    let on_a_terminal = |no_color: bool| {
-        let mut command = Command::new("script");
-        command.args([
-            "-qec",
-            concat!(env!("CARGO_BIN_EXE_hadal"), " inspect nowhere"),
-            "/dev/null",
-        ]);
-        command.env_remove("NO_COLOR");
-        if no_color {
-            command.env("NO_COLOR", "1");
-        }
-        command.output().ok().map(|output| String::from_utf8(output.stdout).unwrap())
-    };
-    // Some containers have no `script`.
-    let (Some(coloured), Some(plain)) = (on_a_terminal(false), on_a_terminal(true)) else { return };
-    assert!(coloured.contains("\x1b[1;31merror\x1b[0m: cannot read nowhere"), "{coloured:?}");
-    assert!(plain.contains("error: cannot read nowhere") && !plain.contains('\x1b'), "{plain:?}");
-}
-
-/// `hadal ... | head`, when `head` has already gone.
-#[test]
-fn a_closed_pipe_ends_every_command_quietly() {
-    for arguments in [&["policies"][..], &["policies", "--json"], &["completions", "bash"]] {
-        let quiet = run(into_closed_pipe(command(arguments[0]).args(&arguments[1..])));
-        assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""), "{arguments:?}");
-    }
-    for name in ["parity", "inspect"] {
-        for json in [&[][..], &["--json"]] {
-            let quiet =
-                run(into_closed_pipe(command(name).arg(golden("mgr-competitive")).args(json)));
-            assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""), "{name}");
+fn no_test_is_skipped_in_its_own_way() {
+    fn visit(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                visit(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let own = concat!("\"skip", "ped: ");
+                if fs::read_to_string(&path).unwrap().contains(own) {
+                    found.push(path);
+                }
+            }
         }
     }
-}
-
-pub(crate) fn into_closed_pipe(command: &mut Command) -> &mut Command {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    command.stdout(writer)
+    let mut found = Vec::new();
+    visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut found);
+    assert!(matches!(&found[..], [only] if only.ends_with("files/src/testing.rs")), "{found:?}");
 }
 
 #[test]
-#[cfg(target_os = "linux")]
-fn a_full_disk_is_a_failure_and_not_a_silence() {
-    for arguments in [&["policies"][..], &["policies", "--json"], &["completions", "zsh"]] {
-        let full = std::fs::File::create("/dev/full").unwrap();
-        run(command(arguments[0]).args(&arguments[1..]).stdout(full))
-            .refused(1, &["cannot write the output", "No space left"]);
+fn exit_codes_are_written_down() {
+    let help = run(&mut command("--help")).succeeded().stdout;
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let page = fs::read_to_string(page).unwrap();
+    for code in ["0", "1", "2", "3", "101", "128 + n"] {
+        assert!(help.contains(&format!("{code} ")), "no {code} in {help}");
+        assert!(page.contains(&format!("| {code} |")), "no {code} in docs/cli.md");
     }
 }

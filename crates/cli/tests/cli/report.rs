@@ -41,6 +41,26 @@ fn a_report_is_written_with_its_figures_and_says_what_it_found() {
 }
 
 #[test]
+fn runs_of_other_data_are_refused_and_damage_is_told_of() {
+    let folder = TempDir::new().unwrap();
+    let runs = [a_run(folder.path(), "prenorm", 2.0), a_run(folder.path(), "mgr", 1.5)];
+    let page = folder.path().join("r.html");
+    let report = || run(command("report").args(&runs).arg("-o").arg(&page));
+    let said = report().succeeded().stderr;
+    assert!(said.contains("note: prenorm, mgr do not say which data"), "{said}");
+    for (run, data) in runs.iter().zip(["one", "two"]) {
+        fs::write(run.join("run.json"), format!("{{\"data\": \"{data}\"}}")).unwrap();
+    }
+    report().refused(2, &["prenorm (data one); mgr (data two)", "report on them separately"]);
+    for run in &runs {
+        fs::write(run.join("run.json"), "{\"data\": \"one\"}").unwrap();
+    }
+    fs::write(runs[1].join("samples.jsonl"), "not JSON\n").unwrap();
+    let said = report().succeeded().stderr;
+    assert_eq!(said, "note: samples.jsonl of mgr: 1 line cannot be read and is left out.\n");
+}
+
+#[test]
 fn a_folder_without_runs_is_refused() {
     let folder = TempDir::new().unwrap();
     run(command("report").arg(folder.path())).refused(2, &["holds no run", "hadal train"]);

@@ -64,6 +64,8 @@ pub(crate) fn command_of_little_memory(subcommand: &str) -> Command {
 
 fn plain_environment(command: &mut Command) {
     command.stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
+    // No test writes to the user's cache, nor to another test's: this place can hold none.
+    command.env("HADAL_CACHE", "/dev/null/cache").env_remove("HADAL_VERIFY");
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);
     }

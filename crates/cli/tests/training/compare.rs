@@ -26,7 +26,7 @@ batches = 1
 every_steps = 5
 ";
 
-const THREE: &str = "
+pub(crate) const THREE: &str = "
 [[variant]]
 residual = \"prenorm\"
 [[variant]]
@@ -36,13 +36,13 @@ residual = \"prenorm\"
 residual = \"mgr:streams=2\"
 ";
 
-fn written(directory: &Path, head: &str, variants: &str) -> PathBuf {
+pub(crate) fn written(directory: &Path, head: &str, variants: &str) -> PathBuf {
     let path = directory.join("suite.toml");
     fs::write(&path, format!("{head}\n{BODY}\n{variants}")).unwrap();
     path
 }
 
-fn compare(suite: &Path, out: &Path) -> Command {
+pub(crate) fn compare(suite: &Path, out: &Path) -> Command {
     let mut command = hadal(&["compare"]);
     command.arg(suite).arg("--out").arg(out);
     command
@@ -52,9 +52,9 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// All findings except times and memory.
+/// All findings except times and memory, and what was done before.
 fn findings(out: &Path) -> Value {
-    let mut results = json(&out.join("results.json"));
+    let mut results = timeless(json(&out.join("results.json")));
     for run in results["runs"].as_array_mut().unwrap() {
         for key in ["tokens_per_second", "seconds", "peak_rss_mb"] {
             run.as_object_mut().unwrap().remove(key).unwrap();
@@ -71,6 +71,12 @@ fn findings(out: &Path) -> Value {
     results
 }
 
+/// Results without what was there before: that is another call's.
+fn timeless(mut results: Value) -> Value {
+    assert!(results.as_object_mut().unwrap().remove("earlier").is_some());
+    results
+}
+
 /// The table as people read it, likewise, with its figures.
 fn table(out: &Path) -> Value {
     let mut table = json(&out.join("table.json"));
@@ -83,7 +89,9 @@ fn table(out: &Path) -> Value {
             }
         }
     }
-    for sentence in table["verdict"].as_array_mut().unwrap() {
+    let verdict = table["verdict"].as_array_mut().unwrap();
+    verdict.retain(|sentence| !sentence.as_str().unwrap().contains("done before"));
+    for sentence in verdict {
         let text = sentence.as_str().unwrap();
         *sentence = text.split(", and ").next().unwrap().into();
     }
@@ -112,13 +120,23 @@ fn a_suite_comes_to_a_table_and_what_is_done_is_not_done_again() {
     let again = &results["cells"][1]["against"];
     assert_eq!(again["verdict"], "not_distinguishable");
     assert_eq!(again["paired"]["mean_difference"], 0.0);
-    let names = ["table.json", "table.csv", "results.json"];
-    let before = names.map(|name| fs::read(out.join(name)).unwrap());
+    for text in [&first.stdout, &first.stderr] {
+        assert!(text.contains("0 of 6 runs were done before."), "{text}");
+    }
+    let before = fs::read(out.join("table.csv")).unwrap();
     // Nothing is trained again, so not even times differ.
     let second = finish(compare(&suite, &out).arg("--json")).succeeded();
     assert_eq!(second.stderr.matches("was done before").count(), 6, "{}", second.stderr);
-    assert!(before == names.map(|name| fs::read(out.join(name)).unwrap()));
-    assert_eq!(serde_json::from_str::<Value>(&second.stdout).unwrap(), results);
+    assert!(before == fs::read(out.join("table.csv")).unwrap());
+    let again = serde_json::from_str::<Value>(&second.stdout).unwrap();
+    let told = "6 of 6 runs were done before (by hadal ";
+    assert!(second.stderr.contains(told), "{}", second.stderr);
+    assert!(fs::read_to_string(&report).unwrap().contains(told));
+    assert_eq!(
+        (&again["earlier"]["done"], &again["earlier"]["warnings"]),
+        (&6.into(), &Value::Array(vec![]))
+    );
+    assert_eq!(timeless(again), timeless(results));
     // More seeds and variants reuse the existing runs.
     let suite = written(directory.path(), "seeds = [0, 1, 2]", THREE);
     let third = finish(&mut compare(&suite, &out)).succeeded();
@@ -162,7 +180,7 @@ fn a_suite_that_is_asked_to_stop_says_how_to_go_on() {
     more(&mut command);
     let metrics = parts.join("runs/prenorm-s0/metrics.jsonl");
     let stopped = signalled(&mut command, "-TERM", || lines(&metrics) > 5);
-    assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
+    assert_eq!(stopped.code, Some(143), "{}", stopped.stderr);
     let next = format!("go on with: hadal compare {}", suite.display());
     assert!(stopped.stderr.contains(&next), "{}", stopped.stderr);
     assert!(!parts.join("runs/prenorm-s0/model").exists());
@@ -198,14 +216,14 @@ fn a_run_that_diverges_is_shown_as_such_and_stops_nobody() {
     for words in ["wild-s0 diverged: step", "wild-s1 diverged", "0/2", "without a run to compare"] {
         assert!(ended.stdout.contains(words), "no {words:?} in {}", ended.stdout);
     }
-    assert!(ended.stderr.contains("warning: wild-s0 failed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("warning: wild-s0 diverged"), "{}", ended.stderr);
     let results = json(&out.join("results.json"));
     let states: Vec<_> = results["runs"].as_array().unwrap().iter().map(|r| &r["state"]).collect();
     let one = ["diverged", "done", "done", "done"];
     assert_eq!(states, [one, one].concat());
     // It diverges in the same way when it is tried again.
     finish(&mut compare(&suite, &out)).succeeded();
-    assert_eq!(json(&out.join("results.json")), results);
+    assert_eq!(timeless(json(&out.join("results.json"))), timeless(results));
 }
 
 /// A file is in the way of a folder.
@@ -277,4 +295,143 @@ fn a_dry_run_shows_every_run_and_makes_none() {
     let shown = finish(compare(&suite, &out).arg("--dry-run")).succeeded().stdout;
     assert!(shown.contains("mgr-d3-s1") && shown.contains("12 runs"), "{shown}");
     assert!(!out.exists());
+}
+
+/// A suite of one policy on prepared text.
+fn on_prepared(directory: &Path, data: &Path, head: &str) -> PathBuf {
+    let path = directory.join("suite.toml");
+    let body = BODY
+        .replace("steps = 30", "steps = 10\nseq_len = 24")
+        .replace("[data.generated]\ntask = \"khop\"\nlength = 24", "[data]\ntrain = \"DATA\"")
+        .replace("DATA", &data.display().to_string());
+    fs::write(&path, format!("{head}\n{body}\n[[variant]]\nresidual = \"prenorm\"\n")).unwrap();
+    path
+}
+
+/// Other text under the same path, and another seed: one table would hold both texts.
+#[test]
+fn runs_of_other_data_are_refused_and_the_same_data_goes_on() {
+    let directory = temporary();
+    let (data, out) = (directory.path().join("data"), directory.path().join("out"));
+    let (text, other) = (words(900), words(900).replace('1', "7"));
+    prepare(&data, &text, &[]);
+    let suite = on_prepared(directory.path(), &data, "seeds = [0]");
+    finish(&mut compare(&suite, &out)).succeeded();
+    prepare(&data, &other, &[]);
+    on_prepared(directory.path(), &data, "seeds = [0, 1]");
+    let said =
+        ["runs/prenorm-s0", "other data (there ", ", here ", "--out", "remove that run's folder"];
+    finish(&mut compare(&suite, &out)).refused(2, &said);
+    // A run that is not done as well, before anything is started.
+    let model = out.join("runs/prenorm-s0/model");
+    fs::rename(&model, directory.path().join("model")).unwrap();
+    finish(&mut compare(&suite, &out)).refused(2, &said);
+    assert!(!out.join("runs/prenorm-s1").exists());
+    // Nor does a report mix them.
+    fs::rename(directory.path().join("model"), &model).unwrap();
+    let elsewhere = directory.path().join("elsewhere");
+    finish(&mut compare(&suite, &elsewhere)).succeeded();
+    let mut report = hadal(&["report"]);
+    report.arg(out.join("runs/prenorm-s0")).arg(elsewhere.join("runs/prenorm-s1"));
+    report.arg("-o").arg(directory.path().join("r.html"));
+    let words = ["prenorm-s0 (data ", "prenorm-s1 (data ", "separately"];
+    finish(&mut report).refused(2, &words);
+    prepare(&data, &text, &[]);
+    let ended = finish(&mut compare(&suite, &out)).succeeded();
+    assert!(ended.stderr.contains("1 of 2 runs were done before (by hadal"), "{}", ended.stderr);
+}
+
+/// Changes what a run says about its making.
+fn change(run: &Path, change: impl FnOnce(&mut Value)) {
+    let path = run.join("run.json");
+    let mut about = json(&path);
+    change(&mut about);
+    fs::write(path, about.to_string()).unwrap();
+}
+
+#[test]
+fn runs_of_another_build_are_named_and_those_of_another_generator_refused() {
+    let directory = temporary();
+    let suite = written(directory.path(), "seeds = [0]", THREE);
+    let out = directory.path().join("out");
+    finish(&mut compare(&suite, &out)).succeeded();
+    change(&out.join("runs/mgr-s0"), |about| {
+        about["commit"] = "0123456789abcdef0123456789abcdef01234567".into();
+        about["executable"] = "other".into();
+    });
+    change(&out.join("runs/again-s0"), |about| about["simd"] = "abacus".into());
+    let old = "{\"hadal\": \"0.0.1\", \"commit_of_working_directory\": null, \"task_generator\": 1, \"threads\": 2}";
+    fs::write(out.join("runs/prenorm-s0/run.json"), old).unwrap();
+    let ended = finish(compare(&suite, &out).arg("--json")).succeeded();
+    let results: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let warnings = results["earlier"]["warnings"].to_string();
+    let report = fs::read_to_string(out.join("report.html")).unwrap();
+    for words in [
+        "mgr-s0 was made by another build or in another way (commit: 0123456789ab then, ",
+        "executable: other then, ",
+        "again-s0 was made by another build or in another way (SIMD form: abacus then, ",
+        "prenorm-s0 was made by another build or in another way (data: unknown then, ",
+        "hadal: 0.0.1 then, ",
+    ] {
+        for text in [&ended.stderr, &warnings, &report] {
+            assert!(text.contains(words), "no {words:?} in {text}");
+        }
+    }
+    assert!(ended.stderr.contains("3 of 3 runs were done before (1 by hadal "), "{}", ended.stderr);
+    change(&out.join("runs/mgr-s0"), |about| about["task_generator"] = 0.into());
+    let said = ["runs/mgr-s0", "generator 0", "this is generator 1", "--out"];
+    finish(&mut compare(&suite, &out)).refused(2, &said);
+}
+
+/// It recovered from a failure once, which its folder shows for ever; then its process was killed.
+#[test]
+fn a_killed_process_is_a_failure_and_no_divergence() {
+    let directory = temporary();
+    let one = "[failure]\non_failure = \"skip\"\n[[variant]]\nresidual = \"prenorm\"\n";
+    let suite = written(directory.path(), "seeds = [0]", one);
+    let out = directory.path().join("out");
+    let run = out.join("runs/prenorm-s0");
+    let killed = |at: &str| finish(compare(&suite, &out).env("HADAL_FAULT", format!("kill:{at}")));
+    killed("rename step-000000010").refused(1, &["1 of 1 runs failed"]);
+    fs::create_dir_all(run.join("failures/step-000000005-0")).unwrap();
+    let ended = killed("rename step-000000030");
+    assert!(ended.stdout.contains("prenorm-s0 failed: its process ended"), "{}", ended.stdout);
+    ended.refused(1, &["1 of 1 runs failed"]);
+    assert_eq!(json(&out.join("results.json"))["runs"][0]["state"], "failed");
+    finish(&mut compare(&suite, &out)).succeeded();
+}
+
+#[test]
+fn a_damaged_run_is_named_and_left_out_of_the_table() {
+    let directory = temporary();
+    let suite = written(directory.path(), "seeds = [0, 1, 2]", THREE);
+    let out = directory.path().join("out");
+    finish(&mut compare(&suite, &out)).succeeded();
+    flip(&out.join("runs/mgr-s1/metrics.jsonl"), 0);
+    // The last number of a finished run: a line that can be read.
+    let metrics = out.join("runs/mgr-s2/metrics.jsonl");
+    let text = fs::read_to_string(&metrics).unwrap();
+    let at = text.rfind("\"loss\":").unwrap() + "\"loss\":".len();
+    let digit = if text[at..].starts_with('1') { "2" } else { "1" };
+    fs::write(&metrics, format!("{}{digit}{}", &text[..at], &text[at + 1..])).unwrap();
+    fs::write(out.join("runs/again-s0/outcome.json"), "{").unwrap();
+    let ended = finish(&mut compare(&suite, &out));
+    for words in [
+        "metrics.jsonl of mgr-s1: 1 line cannot be read and is left out.",
+        "metrics.jsonl of mgr-s2: it is not what was written when the run ended.",
+        "mgr-s2 is damaged: its numbers are not those that were written.",
+        "outcome.json of again-s0: it is damaged (",
+        "again is not distinguishable from prenorm",
+        "1/3",
+    ] {
+        assert!(ended.stdout.contains(words), "no {words:?} in {}", ended.stdout);
+    }
+    ended.refused(1, &["2 of 9 runs are damaged", "remove their folders", "runs"]);
+    let states: Vec<Value> = json(&out.join("results.json"))["runs"].as_array().unwrap().clone();
+    let counted = states.iter().filter(|run| run["state"] == "done").count();
+    assert_eq!(counted, 7);
+    for run in ["mgr-s1", "mgr-s2"] {
+        fs::remove_dir_all(out.join("runs").join(run)).unwrap();
+    }
+    finish(&mut compare(&suite, &out)).succeeded();
 }

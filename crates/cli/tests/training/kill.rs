@@ -1,100 +1,189 @@
-//! `kill -9` loses nothing: whatever moment it hits, resuming ends with the same bits.
+//! `kill -9` and a full disk lose nothing: whatever operation on files they hit, the run ends with the same bits.
+//!
+//! `HADAL_FAULT` says at which operation. So every one of them is tried, and no test depends on time.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
 
-/// How the moment of a kill is chosen.
-#[derive(Clone, Copy)]
-enum Moment {
-    /// This long after the first step was recorded.
-    During(Duration),
-    /// As soon as a checkpoint is being written.
-    Saving,
-    /// After this long, ready or not.
-    Starting(Duration),
+/// Two saves after the first, an evaluation in between, and few tensors, which are one operation each.
+const SHORT: [&str; 5] = [
+    "train.steps=4",
+    "checkpoint.every_steps=2",
+    "eval.every_steps=2",
+    "eval.batches=1",
+    "model.n_layers=1",
+];
+
+fn short(out: &Path) -> Command {
+    let mut command = on_task(out, &SHORT);
+    command.args(["--residual", "prenorm"]);
+    command
 }
 
-/// Starts or resumes a run and kills it. Returns whether it was killed rather than done.
-fn killed(run: &Path, command: &mut Command, moment: Moment) -> bool {
+/// Goes on, or starts if there was no run yet.
+fn again(run: &Path, start: &dyn Fn(&Path) -> Command) -> Command {
+    if run.join("config.toml").exists() { resume(run) } else { start(run) }
+}
+
+/// Model, curve, samples and the optimiser's state of the last step.
+fn assert_same_end(run: &Path, reference: &Path, what: &str) {
+    assert_same(run, reference, what);
+    let state = |run: &Path| std::fs::read(newest(run).join(STATE_FILES[0])).unwrap();
+    assert!(state(run) == state(reference), "{what}: another state");
+    let names = |path: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(path).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    for place in ["", "checkpoints", "model"] {
+        assert_eq!(names(&run.join(place)), names(&reference.join(place)), "{what}: {place}");
+    }
+}
+
+/// Tries a fault at the first operation, the second, and so on, until one is beyond the end of the run. Returns how
+/// many there were.
+fn at_every_operation(attempt: impl Fn(usize) -> bool + Sync) -> usize {
+    let (next, over) = (AtomicUsize::new(1), AtomicBool::new(false));
+    let work = || {
+        while !over.load(Ordering::Relaxed) {
+            if !attempt(next.fetch_add(1, Ordering::Relaxed)) {
+                over.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
+    next.load(Ordering::Relaxed)
+}
+
+/// Kills a command before its operation with this number. Returns whether it had as many.
+fn is_killed(command: &mut Command, operation: usize) -> bool {
+    let ended = finish(command.env("HADAL_FAULT", format!("kill:{operation}")));
+    if ended.code.is_some() {
+        ended.succeeded();
+        return false;
+    }
+    true
+}
+
+/// A kill is nothing that needs to be mended, so nothing is said about it.
+fn assert_silent(ended: &Ended, what: &str) {
+    assert!(!ended.stderr.contains("warning"), "{what}: {}", ended.stderr);
+}
+
+#[test]
+fn a_kill_at_any_operation_of_a_run_changes_no_bit() {
+    let directory = in_memory();
+    let reference = directory.path().join("reference");
+    finish(&mut short(&reference)).succeeded();
+    let operations = at_every_operation(|operation| {
+        let run = directory.path().join(format!("run-{operation}"));
+        if !is_killed(&mut short(&run), operation) {
+            return false;
+        }
+        let what = format!("killed at operation {operation}");
+        let ended = finish(&mut again(&run, &short)).succeeded();
+        assert_silent(&ended, &what);
+        assert_same_end(&run, &reference, &what);
+        std::fs::remove_dir_all(run).unwrap();
+        true
+    });
+    println!("{operations} operations");
+}
+
+#[test]
+fn a_kill_at_any_operation_of_a_resumed_run_changes_no_bit() {
+    let directory = in_memory();
+    let reference = directory.path().join("reference");
+    finish(&mut short(&reference)).succeeded();
+    let begun = directory.path().join("begun");
+    let mut command = short(&begun);
+    command.env("HADAL_FAULT", "kill:rename step-000000002");
+    assert_eq!(finish(&mut command).code, None);
+    let operations = at_every_operation(|operation| {
+        let run = directory.path().join(format!("run-{operation}"));
+        copy(&begun, &run);
+        if !is_killed(&mut resume(&run), operation) {
+            return false;
+        }
+        let what = format!("resumed and killed at operation {operation}");
+        let ended = finish(&mut resume(&run)).succeeded();
+        assert_silent(&ended, &what);
+        assert_same_end(&run, &reference, &what);
+        std::fs::remove_dir_all(run).unwrap();
+        true
+    });
+    println!("{operations} operations");
+}
+
+#[test]
+fn a_full_disk_at_any_operation_is_one_message_that_names_a_file_and_changes_no_bit() {
+    let directory = in_memory();
+    let reference = directory.path().join("reference");
+    finish(&mut short(&reference)).succeeded();
+    let operations = at_every_operation(|operation| {
+        let run = directory.path().join(format!("run-{operation}"));
+        let mut command = short(&run);
+        let ended = finish(command.env("HADAL_FAULT", format!("full:{operation}")));
+        let what = format!("full at operation {operation}: {}", ended.stderr);
+        if ended.code == Some(0) {
+            // What came after the last write that matters.
+            assert_same_end(&run, &reference, &what);
+            return false;
+        }
+        // A run that has begun fails, one that has not cannot be started.
+        let code = if run.join("config.toml").exists() { 1 } else { 2 };
+        ended.refused(code, &["cannot ", run.to_str().unwrap()]);
+        let left = checkpoints(&run);
+        assert!(!left.iter().any(|path| is_unfinished(path)), "{what}: {left:?}");
+        let ended = finish(&mut again(&run, &short)).succeeded();
+        assert_silent(&ended, &what);
+        assert_same_end(&run, &reference, &what);
+        std::fs::remove_dir_all(run).unwrap();
+        true
+    });
+    println!("{operations} operations");
+}
+
+/// The presence of the model says that a run is done.
+#[test]
+fn a_model_is_never_without_its_tokenizer() {
+    let directory = temporary();
+    let (data, run) = (directory.path().join("data"), directory.path().join("run"));
+    let tokenizer =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/stories260K/tokenizer.json");
+    prepare(&data, &words(400), &["--tokenizer", tokenizer.to_str().unwrap()]);
+    let mut command = on_text(&run, &data, &["train.steps=2"]);
+    command.env("HADAL_FAULT", "kill:write tokenizer.json");
+    assert_eq!(finish(&mut command).code, None);
+    assert!(!run.join("model").exists());
+    finish(&mut resume(&run)).succeeded();
+    let copy = std::fs::read(run.join("model/tokenizer.json")).unwrap();
+    assert!(copy == std::fs::read(data.join("tokenizer.json")).unwrap());
+}
+
+/// Starts or resumes a run and kills it some time after it recorded something. Returns whether it was killed rather
+/// than done.
+fn killed_after(run: &Path, command: &mut Command, delay: Duration) -> bool {
     let mut child = started(command);
     let metrics = run.join("metrics.jsonl");
     let before = lines(&metrics);
-    match moment {
-        Moment::During(delay) => {
-            wait_until(&mut child, || lines(&metrics) != before);
-            sleep(delay);
-        }
-        Moment::Saving => {
-            let saving = || checkpoints(run).iter().any(|path| is_unfinished(path));
-            wait_until(&mut child, saving);
-        }
-        Moment::Starting(delay) => sleep(delay),
-    }
+    wait_until(&mut child, || lines(&metrics) != before);
+    sleep(delay);
     // SIGKILL, without the time that starting another process takes.
     child.kill().unwrap();
     child.wait_with_output().unwrap().status.code().is_none()
 }
 
-/// Kills a run again and again, resumes it to the end, and compares it with one left alone. Returns the numbers of
-/// kills and of unfinished checkpoints that they left.
-fn survives(
-    reference: &Path,
-    run: &Path,
-    start: impl Fn() -> Command,
-    moments: &[Moment],
-) -> [usize; 2] {
-    let (mut kills, mut torn) = (0, 0);
-    for &moment in moments {
-        // It may be killed before there was a run to resume.
-        let mut command = if run.join("config.toml").exists() { resume(run) } else { start() };
-        kills += usize::from(killed(run, &mut command, moment));
-        torn += usize::from(checkpoints(run).iter().any(|path| is_unfinished(path)));
-    }
-    let mut command = if run.join("config.toml").exists() { resume(run) } else { start() };
-    finish(&mut command).succeeded();
-    assert_same(run, reference, "killed");
-    let left: Vec<_> = checkpoints(run).into_iter().filter(|path| is_unfinished(path)).collect();
-    assert_eq!(left, [] as [PathBuf; 0], "what a kill left is cleared away");
-    [kills, torn]
-}
-
+/// A bonus: moments that are no operation on files. How many of them come in time is said, not demanded. Every step
+/// evaluates, samples or saves.
 #[test]
-fn kills_at_many_moments_of_a_task_run_change_no_bit() {
-    let directory = temporary();
-    let settings = [
-        "train.steps=60",
-        "train.accumulate=2",
-        "checkpoint.every_steps=2",
-        "eval.every_steps=3",
-        "eval.batches=1",
-    ];
-    let reference = directory.path().join("reference");
-    let begin = Instant::now();
-    finish(&mut on_task(&reference, &settings)).succeeded();
-    let whole = begin.elapsed();
-    let mut dice = Dice(7);
-    let mut total = [0, 0];
-    for round in 0..2 {
-        let run = directory.path().join(format!("run-{round}"));
-        let mut moments = vec![Moment::Starting(Duration::from_millis(dice.below(15)))];
-        for _ in 0..5 {
-            moments.push(Moment::During(Duration::from_micros(dice.below(60_000))));
-            moments.push(Moment::Saving);
-        }
-        let counts = survives(&reference, &run, || on_task(&run, &settings), &moments);
-        total = [total[0] + counts[0], total[1] + counts[1]];
-    }
-    println!("{} kills, {} of them inside a save; a run takes {whole:?}", total[0], total[1]);
-    assert!(total[0] >= 12, "only {} of 22 kills came in time", total[0]);
-    assert!(total[1] >= 1, "no kill hit a save");
-}
-
-/// Every step evaluates, samples or saves, so that no order of the three goes untried.
-#[test]
-fn kills_of_a_text_run_change_neither_bits_nor_samples() {
+fn kills_at_random_moments_of_a_text_run_change_neither_bits_nor_samples() {
     let directory = temporary();
     let (data, run) = (directory.path().join("data"), directory.path().join("run"));
     prepare(&data, &words(400), &[]);
@@ -106,17 +195,18 @@ fn kills_of_a_text_run_change_neither_bits_nor_samples() {
         "eval.batches=1",
         "checkpoint.every_steps=2",
     ];
+    let start = |out: &Path| on_text(out, &data, &settings);
     let reference = directory.path().join("reference");
-    finish(&mut on_text(&reference, &data, &settings)).succeeded();
+    finish(&mut start(&reference)).succeeded();
     let mut dice = Dice(11);
-    let moments: Vec<_> = (0..8)
-        .map(|i| match i % 2 {
-            0 => Moment::During(Duration::from_micros(dice.below(40_000))),
-            _ => Moment::Saving,
-        })
-        .collect();
-    let start = || on_text(&run, &data, &settings);
-    let [kills, torn] = survives(&reference, &run, start, &moments);
-    println!("{kills} kills, {torn} of them inside a save");
-    assert!(kills >= 3, "only {kills} of 8 kills came in time");
+    let mut kills = 0;
+    for _ in 0..8 {
+        let delay = Duration::from_micros(dice.below(40_000));
+        kills += usize::from(killed_after(&run, &mut again(&run, &start), delay));
+    }
+    println!("{kills} of 8 kills came in time");
+    finish(&mut again(&run, &start)).succeeded();
+    assert_same_end(&run, &reference, "killed");
+    let left: Vec<_> = checkpoints(&run).into_iter().filter(|path| is_unfinished(path)).collect();
+    assert_eq!(left, [] as [PathBuf; 0], "what a kill left is cleared away");
 }

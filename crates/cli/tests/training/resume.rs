@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Stops a run with signals at these numbers of lines in its metrics, resumes it each time, and lets it
-/// end. A busy machine may deliver a signal late; at least one must have come in time.
+/// end. A busy machine may deliver a signal late; how many came in time is said, not demanded.
 fn interrupted_and_resumed(run: &Path, first: &mut Command, stops: &[usize]) {
     let metrics = run.join("metrics.jsonl");
     let mut stopped = 0;
@@ -17,19 +17,16 @@ fn interrupted_and_resumed(run: &Path, first: &mut Command, stops: &[usize]) {
             0 => signalled(first, signal, enough),
             _ => signalled(&mut resume(run), signal, enough),
         };
-        match ended.code {
-            Some(130) => stopped += 1,
-            _ => {
-                ended.succeeded();
-                continue;
-            }
+        if ended.code == Some(0) {
+            continue;
         }
+        stopped += 1;
         assert!(ended.stderr.contains("interrupted; step "), "{}", ended.stderr);
         let next = format!("hadal train --resume {}", run.display());
         assert!(ended.stderr.contains(&next), "{}", ended.stderr);
         assert!(!run.join("model").exists());
     }
-    assert!(stopped > 0, "no signal came in time");
+    println!("{stopped} of {} signals came in time", stops.len());
     finish(&mut resume(run)).succeeded();
 }
 
@@ -55,6 +52,11 @@ fn a_task_run_that_was_interrupted_ends_with_the_same_bits() {
         finish(&mut start(&whole)).succeeded();
         interrupted_and_resumed(&parts, &mut start(&parts), &[4, 17, 32]);
         assert_same(&parts, &whole, policy);
+        // A kill comes in time whatever the machine does.
+        let killed = directory.path().join(format!("{policy}-killed"));
+        killed_at(&mut start(&killed), "write metrics.jsonl#30");
+        finish(&mut resume(&killed)).succeeded();
+        assert_same(&killed, &whole, policy);
         let losses: Vec<_> =
             curve(&whole).iter().map(|line| line["loss"].as_f64().unwrap()).collect();
         assert!(losses.iter().all(|loss| loss.is_finite()));
@@ -78,6 +80,11 @@ fn a_text_run_that_was_interrupted_goes_on_across_epochs_with_the_same_samples()
     finish(&mut on_text(&whole, &data, &settings)).succeeded();
     interrupted_and_resumed(&parts, &mut on_text(&parts, &data, &settings), &[6, 21, 34]);
     assert_same(&parts, &whole, "text");
+    let killed = directory.path().join("killed");
+    killed_at(&mut on_text(&killed, &data, &settings), "write samples.jsonl#12");
+    killed_at(&mut resume(&killed), "write metrics.jsonl#30");
+    finish(&mut resume(&killed)).succeeded();
+    assert_same(&killed, &whole, "text");
     assert_eq!(samples(&whole).lines().count(), 12);
 }
 
@@ -90,7 +97,7 @@ fn resuming_a_finished_run_changes_nothing() {
         let _ = fs::remove_dir_all(&run);
         finish(&mut on_task(&run, &["train.steps=10", every])).succeeded();
         let _ = fs::remove_dir_all(&copy);
-        assert!(Command::new("cp").arg("-r").args([&run, &copy]).status().unwrap().success());
+        crate::support::copy(&run, &copy);
         for _ in 0..2 {
             let again = finish(&mut resume(&run)).succeeded();
             assert!(again.stdout.contains("held-out loss"), "{}", again.stdout);
@@ -116,6 +123,8 @@ fn an_edited_config_is_refused_by_name() {
         ("lr = 0.003", "lr = 0.004"),
         ("kind = \"mgr\"", "kind = \"prenorm\" #"),
         ("[train]", "[train"),
+        ("keep = 2", "keer = 2"),
+        ("batch = 2", "batch = 0"),
     ] {
         let edited = good.replacen(from, to, 1);
         let edited = match to.contains('#') {
@@ -133,6 +142,33 @@ fn an_edited_config_is_refused_by_name() {
     fs::write(&file, &good).unwrap();
     finish(&mut resume(&run)).succeeded();
     assert!(model(&run) == before);
+}
+
+/// Comments, spaces and the order of sections say nothing about a run.
+#[test]
+fn a_config_that_says_the_same_is_the_same() {
+    let directory = temporary();
+    let run = directory.path().join("run");
+    finish(&mut on_task(&run, &["train.steps=6"])).succeeded();
+    let file = run.join("config.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("# mine\n{}", good.replace(" = ", "=").replace("\n[", "\n\n\n[")))
+        .unwrap();
+    finish(&mut resume(&run)).succeeded();
+    // A version before fingerprints had a version recorded the hash of the text.
+    fs::write(&file, &good).unwrap();
+    let checkpoint = newest(&run);
+    let (counters, manifest) = (checkpoint.join("state.json"), checkpoint.join("manifest.json"));
+    let hash = |path: &Path| hadal_files::hash(path).unwrap().0;
+    let text = fs::read_to_string(&counters).unwrap();
+    let before = hash(&counters);
+    let begin = text.find("\"v2:").unwrap() + 1;
+    let end = begin + text[begin..].find('"').unwrap();
+    fs::write(&counters, format!("{}{}{}", &text[..begin], hash(&file), &text[end..])).unwrap();
+    let hashes = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, hashes.replace(&before, &hash(&counters))).unwrap();
+    let ended = finish(&mut resume(&run)).succeeded();
+    assert!(!ended.stderr.contains("warning"), "{}", ended.stderr);
 }
 
 #[test]
@@ -167,7 +203,7 @@ fn a_folder_without_a_run_and_a_run_at_work_are_refused() {
     let mut child = started(&mut on_task(&run, &["train.steps=100000", "train.accumulate=50"]));
     wait_until(&mut child, || lines(&run.join("metrics.jsonl")) > 0);
     finish(&mut resume(&run)).refused(2, &["being trained by another process"]);
-    finish(&mut on_task(&run, &[])).refused(2, &["already holds a run"]);
+    finish(&mut on_task(&run, &[])).refused(2, &["being trained by another process", "--out"]);
     send("-INT", &child);
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
 }

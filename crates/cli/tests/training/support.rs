@@ -21,10 +21,15 @@ const TINY_MODEL: [&str; 5] = [
     "schedule.warmup_steps=5",
 ];
 
+/// Settings of a run that takes longer than any test, with steps that take a while.
+pub(crate) const ENDLESS: [&str; 2] = ["train.steps=1000000", "train.accumulate=10"];
+
 /// `hadal ARGUMENTS` in an environment that asks for backtraces, so that none of them can hide.
 pub(crate) fn hadal(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hadal"));
     command.args(arguments).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
+    // No test writes to the user's cache: this place can hold none.
+    command.env("HADAL_CACHE", "/dev/null/cache").env_remove("HADAL_VERIFY");
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);
     }
@@ -208,6 +213,21 @@ pub(crate) fn flip(path: &Path, position: usize) {
 
 pub(crate) fn temporary() -> TempDir {
     TempDir::new().unwrap()
+}
+
+/// Where waiting for the disk takes no time, if there is such a place.
+pub(crate) fn in_memory() -> TempDir {
+    TempDir::new_in("/dev/shm").unwrap_or_else(|_| temporary())
+}
+
+pub(crate) fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+}
+
+/// Starts a run and kills it at an operation on files, as `HADAL_FAULT` names it.
+pub(crate) fn killed_at(command: &mut Command, operation: &str) {
+    let ended = finish(command.env("HADAL_FAULT", format!("kill:{operation}")));
+    assert_eq!(ended.code, None, "{operation}: {}", ended.stderr);
 }
 
 /// Numbers that are the same in every run of the tests.

@@ -52,7 +52,7 @@ pub fn backward(
     shape: &Shape,
     slots: &Slots,
 ) -> Gradient {
-    let plan = Plan::dense(joined.len() / shape.joined(), shape);
+    let plan = Plan::dense(shape.tokens(joined), shape);
     let inputs = Inputs::joined(joined, shape);
     let kept = Kept::new(d_mixed, mixed, log_sums, shape);
     let mut rest = Rest::new(shape, slots);

@@ -23,7 +23,7 @@ pub struct Output {
 
 /// Attends within each sequence of `joined`, `[tokens, (heads + 2 kv_heads) * head_dim]`.
 pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
-    let plan = Plan::dense(joined.len() / shape.joined(), shape);
+    let plan = Plan::dense(shape.tokens(joined), shape);
     mix(&Inputs::joined(joined, shape), &plan, shape, slots)
 }
 

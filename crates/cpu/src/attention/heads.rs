@@ -3,6 +3,7 @@
 use super::Shape;
 use super::plan::Places;
 use super::table::Table;
+use crate::row::inverse_rms;
 use crate::rows::Columns;
 use crate::simd::{dot, prefetch};
 
@@ -48,11 +49,6 @@ pub(super) fn turn(
             rotate_in_place(out, t, shape, 1.0);
         }
     }
-}
-
-#[inline(always)]
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
 }
 
 /// `direction` is 1 to rotate and -1 to rotate back.

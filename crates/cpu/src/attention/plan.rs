@@ -37,6 +37,7 @@ impl Plan {
     /// Every token asks.
     pub(super) fn dense(tokens: usize, shape: &Shape) -> Self {
         let time = shape.time;
+        assert!(tokens.is_multiple_of(time.max(1)), "whole sequences of {time} tokens");
         let sequences: Vec<_> =
             (0..tokens).step_by(time.max(1)).map(|first| first..first + time).collect();
         let positions = sequences.iter().flat_map(|_| 0..time as u32).collect();

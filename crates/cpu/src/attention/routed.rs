@@ -87,6 +87,7 @@ fn checked_plan(
     route: &Route,
     keys: Keys,
 ) -> Plan {
+    shape.check();
     let with_keys = match keys {
         Keys::All => route.tokens(),
         Keys::Running => route.len(),

@@ -50,6 +50,9 @@ pub(super) unsafe fn full_tiles(
 }
 
 /// For a depth of whole fours, and for rows in panels of whole panels.
+///
+/// # Safety
+/// As [`full_tiles`], with `depth > 0`.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn by_fours<const ADD: bool, const ASK: bool>(
     tiles: usize,
@@ -115,6 +118,9 @@ pub(super) unsafe fn some_rows(
 }
 
 /// A tile of at most [`MR`] rows.
+///
+/// # Safety
+/// As [`some_rows`], for `M` rows.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn low_tile<const M: usize>(
@@ -152,6 +158,9 @@ unsafe fn low_tile<const M: usize>(
 }
 
 /// Adds one column of A times one row of B.
+///
+/// # Safety
+/// Needs AVX2 and FMA, `M` elements behind `a` that lie `row` apart, and [`NR`] behind `b`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn add_products<const M: usize>(
@@ -172,6 +181,9 @@ unsafe fn add_products<const M: usize>(
 }
 
 /// Writes a tile to C.
+///
+/// # Safety
+/// Needs AVX2 and FMA, and `M` rows of [`NR`] elements behind `c` that lie `ldc` apart; no other reference to them may exist.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn save<const M: usize>(sums: [[__m256; 2]; M], c: *mut f32, ldc: usize, store: Store) {

@@ -51,6 +51,10 @@ impl Left {
     pub(crate) fn times(&self, b: Panels, panels: Range<usize>, c: &mut [f32]) {
         let ldc = panels.len() * NR;
         let mut rest = self.data.as_slice();
+        if b.layout.rows == 0 {
+            // A sum of nothing.
+            c[..self.rows * ldc].fill(0.0);
+        }
         for block in b.blocks() {
             let stride = panel_stride(block.len());
             let data = rest.split_off(..self.rows.div_ceil(MR) * stride).expect("the same blocks");

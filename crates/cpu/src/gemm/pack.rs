@@ -42,7 +42,8 @@ impl Packed {
         let mut vectors: Vec<_> = lengths.map(|length| unsafe { unwritten(length) }).collect();
         let mut tasks = Vec::new();
         for (data, (parts, _)) in vectors.iter_mut().zip(factors) {
-            debug_assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)));
+            // Otherwise panels would be left unwritten.
+            assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)), "full panels");
             let panels = panels(parts);
             for (block, data) in data.chunks_mut((KC * panels * NR).max(1)).enumerate() {
                 let depth = data.len() / (panels * NR);

@@ -61,7 +61,7 @@ impl Layout {
 
     /// Of neighbouring rows in one panel, which must be rows of one block.
     fn piece(self, panel: usize, rows: Range<usize>) -> Range<usize> {
-        debug_assert!(rows.is_empty() || rows.start / BLOCK == (rows.end - 1) / BLOCK);
+        assert!(rows.is_empty() || rows.start / BLOCK == (rows.end - 1) / BLOCK, "of one block");
         let first = self.at(rows.start, panel);
         first..first + rows.len() * NR
     }
@@ -116,7 +116,8 @@ pub(crate) struct PanelsMut<'a> {
     borrowed: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: `piece` is only called for rows that no other task touches.
+// SAFETY: tasks that share this get at its elements by `piece` and `left` alone, whose callers promise that no other task
+// touches these rows; the memory is borrowed for as long as this lives.
 unsafe impl Sync for PanelsMut<'_> {}
 
 impl<'a> PanelsMut<'a> {
@@ -127,13 +128,16 @@ impl<'a> PanelsMut<'a> {
         Self { data: data.as_mut_ptr(), layout, borrowed: PhantomData }
     }
 
+    /// Neighbouring rows of one block in one panel, to write to.
+    ///
     /// # Safety
-    /// No other reference to these rows may exist.
+    /// While the result is in use, no other reference to these rows of this panel may exist.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn piece(&self, panel: usize, rows: Range<usize>) -> &mut [f32] {
         assert!(panel < self.layout.panels() && rows.end <= self.layout.rows);
         let place = self.layout.piece(panel, rows);
-        // SAFETY: within the matrix, and the caller's alone.
+        // SAFETY: rows of one block of one panel are neighbours within the matrix, which is borrowed for `'a`; they are the
+        // caller's alone.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(place.start), place.len()) }
     }
 
@@ -149,12 +153,15 @@ impl<'a> PanelsMut<'a> {
     /// panel. Only rows of the same block may be read.
     ///
     /// # Safety
-    /// The rows that are read must be written, and not be changed meanwhile.
+    /// While the result is in use, the rows that are read must be written, and no other task may change them. Other rows of the
+    /// same memory may change: it is never a slice.
     pub(super) unsafe fn left(&self, row: usize, column: usize) -> A<'_> {
+        assert!(row < self.layout.rows && column < self.layout.columns && column % NR == 0);
         let stride = Layout::stride(self.layout.depth(row / BLOCK * BLOCK));
         let first = self.layout.at(row, column / NR);
         let length = self.layout.len() - first;
-        // SAFETY: within the matrix; the rest is passed on from the caller.
+        // SAFETY: from there to the end of the matrix, which is borrowed for longer than `self`; the rest is passed on from the
+        // caller.
         unsafe {
             let data = self.data.add(first);
             A::from_raw(data, length, Order::Panels { stride }, MR * NR)

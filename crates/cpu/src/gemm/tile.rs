@@ -40,7 +40,8 @@ impl<'a> A<'a> {
     }
 
     /// # Safety
-    /// Whatever lies in these rows must be readable for `'a`.
+    /// `length` elements from `data` on must be one piece of memory that lives for `'a`, and whatever of it is read must be
+    /// written and not be changed for `'a`.
     pub(super) unsafe fn from_raw(
         data: *const f32,
         length: usize,
@@ -53,7 +54,7 @@ impl<'a> A<'a> {
     pub(super) fn of_tile(self, index: usize) -> Self {
         let first = index * self.tile;
         assert!(first <= self.length);
-        // SAFETY: within the same memory.
+        // SAFETY: within the same memory, or at its end.
         Self { data: unsafe { self.data.add(first) }, length: self.length - first, ..self }
     }
 
@@ -69,7 +70,7 @@ impl<'a> A<'a> {
     /// Element `(r, p)` of the first tile.
     fn element(self, r: usize, p: usize) -> f32 {
         assert!(self.has(1, r + 1, p + 1));
-        // SAFETY: it is there.
+        // SAFETY: it is within the memory, and readable as `from_raw` was promised.
         unsafe { *self.data.add(self.at(r, p)) }
     }
 

@@ -26,7 +26,8 @@ pub struct Gradient {
 
 /// `dy` is the gradient of [`Output::y`](super::Output::y); `hidden` and `gate` are those of the output.
 pub fn backward(dy: &[f32], x: &[f32], hidden: &[f32], gate: &[f32], mlp: &Mlp) -> Gradient {
-    let layout = mlp.layout(x.len() / mlp.width);
+    let layout = mlp.layout(mlp.tokens(x));
+    assert_eq!(dy.len(), x.len(), "a gradient for each element");
     let hidden = Panels::new(hidden, layout);
     match mlp.gate {
         None => {

@@ -159,9 +159,17 @@ impl Stream for AttnRes {
     fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
         let (width, eps) = (self.width, self.eps);
         let (query, gain) = self.split(self.passed, params);
-        let joined = if self.junctions[self.passed].joins { self.sources.pop() } else { None };
         let written = write.values();
         let tokens = written.len() / width;
+        let joins = self.junctions[self.passed].joins;
+        if self.passed == 0 {
+            (self.pulls, self.carried) = (Vec::new(), None);
+        }
+        // Otherwise some of what is read would not be there, and something would stay unwritten.
+        assert!(self.pulls.is_empty(), "forward again, after a part of the way back");
+        let older = self.sources.first().map_or(tokens, |source| source.inverse_rms.len());
+        assert_eq!(written.len(), older * width, "a row for each token");
+        let joined = if joins { self.sources.pop() } else { None };
         let sources = self.sources.len() + 1;
 
         // SAFETY: `read` writes all that a token has of each.
@@ -210,6 +218,8 @@ impl Stream for AttnRes {
         self.passed -= 1;
         let (query, gain) = self.split(self.passed, params);
         let reading = self.readings.pop().expect("what the backward pass needs was kept");
+        let rows = self.sources.iter().map(|source| source.rows.values().len());
+        assert!(rows.into_iter().all(|rows| rows == d_output.len()), "a row for each token");
 
         let (pull, params) = self.pull(d_output, reading, query, gain);
         self.pulls.push(pull);

@@ -36,6 +36,8 @@ pub struct Carried<P: Policy> {
     keep: bool,
     /// Junctions gone through and not gone back through.
     passed: usize,
+    /// As many as there were at the first junction.
+    tokens: usize,
     /// What they left, or only the last of them if nothing is kept.
     pub(super) levels: Vec<Level<P::Kept>>,
     pub(super) state: Vectors,
@@ -69,6 +71,7 @@ impl<P: Policy> Carried<P> {
             form: Form::best(),
             keep,
             passed: 0,
+            tokens: 0,
             levels: Vec::new(),
             state: Vectors::default(),
             handed_on: Vec::new(),
@@ -149,6 +152,12 @@ impl<P: Policy> Stream for Carried<P> {
         let (width, parts) = (policy.width(), policy.record(junction));
         let values = write.values();
         let tokens = values.len() / width;
+        if junction == 0 {
+            (self.tokens, self.gradient, self.next_write) = (tokens, None, None);
+        }
+        // Otherwise tiles of one junction would not be those of another, and something would stay unwritten.
+        assert!(self.gradient.is_none(), "forward again, after a part of the way back");
+        assert_eq!(values.len(), self.tokens * width, "a row for each token");
         let mut split = policy.split(junction, params);
         policy.prepare(&mut split, tokens);
         work::add(tokens * policy.flops(junction));
@@ -224,7 +233,11 @@ impl<P: Policy> Stream for Carried<P> {
         let (policy, junction) = (&self.policy, self.passed);
         assert_eq!(params.len(), policy.params(junction), "parameters of junction {junction}");
         let width = policy.width();
-        let tokens = d_output.len() / width;
+        let tokens = self.tokens;
+        assert_eq!(d_output.len(), tokens * width, "a row for each token");
+        if policy.keeps_write(junction) {
+            assert_eq!(rows_of(&level.write).len(), tokens * width, "the write, as it was");
+        }
         let split = policy.split(junction, params);
 
         let fresh = self.gradient.is_none();

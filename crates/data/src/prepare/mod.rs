@@ -15,7 +15,7 @@ use super::dataset::ShardSet;
 use super::encoder::{Encoder, TokenizerChoice};
 use super::error::DataError;
 use super::manifest::{Manifest, Settings, ShardRecord};
-use super::pieces::PIECE_BYTES;
+use super::pieces::{PIECE_BYTES, Piece};
 use super::shard::{ShardWriter, Width};
 use super::source::{Reading, Source, Watch, resolve};
 use output::{Found, Output, State};
@@ -45,6 +45,8 @@ pub struct PrepareOptions {
     pub text_key: String,
     /// How many threads tokenise; 0 for one on each core. The result does not depend on it.
     pub threads: usize,
+    /// Stop with an error when there is more text than this. A small packed file may hold any amount.
+    pub max_bytes: Option<u64>,
 }
 
 impl PrepareOptions {
@@ -62,6 +64,7 @@ impl PrepareOptions {
             shard_tokens: Self::SHARD_TOKENS,
             text_key: Self::TEXT_KEY.into(),
             threads: 0,
+            max_bytes: None,
         }
     }
 }
@@ -137,7 +140,8 @@ pub fn prepare(options: &PrepareOptions, progress: Callback) -> Result<Manifest,
             return Ok(manifest);
         }
     };
-    let writer = Writer::new(&output, &encoder, state, &sources);
+    let mut writer = Writer::new(&output, &encoder, state, &sources);
+    writer.max_bytes = options.max_bytes;
     run(writer, &pool, &sources, progress)
 }
 
@@ -195,6 +199,7 @@ struct Writer<'a> {
     begun: bool,
     read_bytes: u64,
     total_bytes: u64,
+    max_bytes: Option<u64>,
 }
 
 impl<'a> Writer<'a> {
@@ -212,6 +217,7 @@ impl<'a> Writer<'a> {
             documents: 0,
             bytes: 0,
             begun: false,
+            max_bytes: None,
         }
     }
 
@@ -231,6 +237,7 @@ impl<'a> Writer<'a> {
         };
         let encoded = pool.install(encode)?;
         for ((piece, position), tokens) in batch.pieces.iter().zip(encoded) {
+            self.check_size(piece)?;
             let held = self.shard.as_ref().map_or(0, ShardWriter::tokens);
             if held > 0 && held + tokens.len() as u64 > self.state.manifest.settings.shard_tokens {
                 self.close()?;
@@ -243,6 +250,16 @@ impl<'a> Writer<'a> {
         }
         self.read_bytes = batch.read_bytes;
         self.tell(watch, progress)
+    }
+
+    fn check_size(&self, piece: &Piece) -> Result<(), DataError> {
+        let bytes = self.state.manifest.totals.bytes + self.bytes + piece.text.len() as u64;
+        match self.max_bytes {
+            Some(most) if bytes > most => {
+                Err(DataError::TooMuch { path: self.output.directory().into(), most })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Leaves the directory alone until there is something to write.

@@ -4,9 +4,10 @@ use super::reader::Position;
 use crate::encoder::{Encoder, TOKENIZER};
 use crate::error::DataError;
 use crate::manifest::{Manifest, SourceRecord, read_json, write_json};
-use hadal_files::{Action, file_error, is_part, write_whole};
+use hadal_files::{Action, create_directory, file_error, is_part, write_whole};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where a preparation remembers how far it has come.
@@ -62,13 +63,27 @@ impl Output {
     /// Creates the directory if need be, and locks it.
     pub(super) fn open(directory: &Path) -> Result<Self, DataError> {
         let existed = directory.exists();
-        fs::create_dir_all(directory).map_err(file_error(Action::Create, directory))?;
-        let path = directory.join(LOCK);
-        let lock = File::create(&path).map_err(file_error(Action::Write, &path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { directory: directory.into(), existed, _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(DataError::Busy { path: directory.into() }),
-            Err(TryLockError::Error(error)) => Err(file_error(Action::Lock, &path)(error).into()),
+        loop {
+            create_directory(directory)?;
+            let path = directory.join(LOCK);
+            let lock = match File::create(&path) {
+                Ok(lock) => lock,
+                // Whoever made the directory found nothing to write and has removed it again.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(file_error(Action::Write, &path)(error).into()),
+            };
+            match take(&lock, &path) {
+                Ok(Some(())) => {
+                    return Ok(Self { directory: directory.into(), existed, _lock: lock });
+                }
+                Ok(None) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(DataError::Busy { path: directory.into() });
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(file_error(Action::Lock, &path)(error).into());
+                }
+            }
         }
     }
 
@@ -150,12 +165,59 @@ impl Output {
     }
 }
 
+/// Locks an open file. Nothing if the one that held it before has removed it meanwhile: then others lock another file of
+/// the same name. Only who holds the lock removes the file, so what is there now stays.
+fn take(lock: &File, path: &Path) -> Result<Option<()>, TryLockError> {
+    lock.try_lock()?;
+    Ok(is_at(lock, path).then_some(()))
+}
+
+/// Whether this is the file of that name.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (here, there) = (file.metadata().map(place), fs::metadata(path).map(place));
+    matches!((here, there), (Ok(here), Ok(there)) if here == there)
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
+}
+
 impl Drop for Output {
     fn drop(&mut self) {
-        // Both are only tidiness: the second succeeds if nothing was ever written.
-        let _ = fs::remove_file(self.path(LOCK));
+        // Both are only tidiness: the second succeeds if nothing was ever written. Where files have no numbers to
+        // compare, the lock stays.
+        if cfg!(unix) {
+            let _ = fs::remove_file(self.path(LOCK));
+        }
         if !self.existed {
             let _ = fs::remove_dir(&self.directory);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a process saw that opened the lock just before its holder removed it.
+    #[test]
+    fn a_lock_that_was_removed_meanwhile_locks_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let path = out.join(LOCK);
+        let first = Output::open(&out).unwrap();
+        fs::write(out.join("kept"), "").unwrap();
+        let late = File::create(&path).unwrap();
+        assert!(matches!(take(&late, &path), Err(TryLockError::WouldBlock)));
+        drop(first);
+        // Nobody holds it any more, but it is not the lock any more either.
+        assert!(matches!(take(&late, &path), Ok(None)));
+        let _second = Output::open(&out).unwrap();
+        assert!(matches!(take(&late, &path), Ok(None)));
+        assert!(matches!(Output::open(&out), Err(DataError::Busy { .. })));
     }
 }

@@ -1,7 +1,10 @@
 //! Every format, any number of threads, any interruption: the same bytes.
 
 use super::*;
-use crate::testing::{Workshop, contents, documents, gzip, json_lines, parquet, prose, zstandard};
+use crate::testing::{
+    Workshop, contents, documents, gzip, json_lines, parquet, prose, trained, zstandard,
+};
+use crate::{DataConfig, Feed};
 use ::parquet::basic::{Compression, ZstdLevel};
 use std::fs;
 
@@ -211,6 +214,64 @@ fn two_cannot_write_at_once() {
     assert!(matches!(error, DataError::Busy { .. }), "{error}");
 }
 
+/// The second comes while the first is in the middle of its work, and again when it is done.
+#[test]
+fn two_at_once_leave_one_whole_directory() {
+    let workshop = Workshop::new();
+    workshop.write("a.txt", prose(100));
+    let mut options = workshop.options();
+    options.shard_tokens = 1000;
+    let alone = PrepareOptions { out: workshop.path("alone"), ..options.clone() };
+    prepare(&alone, &mut |_| ControlFlow::Continue(())).unwrap();
+    let (reached, wait) = std::sync::mpsc::channel();
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let options = &options;
+        let first = scope.spawn(move || {
+            let mut held = false;
+            prepare(options, &mut |report| {
+                if report.shards == 2 && !held {
+                    held = true;
+                    reached.send(()).unwrap();
+                    may_go.recv().unwrap();
+                }
+                ControlFlow::Continue(())
+            })
+        });
+        wait.recv().unwrap();
+        let error = prepare(options, &mut |_| ControlFlow::Continue(())).unwrap_err();
+        assert!(matches!(error, DataError::Busy { .. }), "{error}");
+        go.send(()).unwrap();
+        first.join().unwrap().unwrap();
+    });
+    prepare(&options, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(contents(&options.out), contents(&alone.out));
+}
+
+#[test]
+fn more_text_than_allowed_is_an_error_and_a_larger_limit_goes_on() {
+    let workshop = Workshop::new();
+    let text = prose(400);
+    workshop.write("a.txt.zst", zstandard(text.as_bytes()));
+    workshop.write("b.txt.gz", gzip(text.as_bytes()));
+    let limited = |most: Option<u64>| {
+        workshop.prepare(|options| {
+            options.shard_tokens = 1000;
+            options.max_bytes = most;
+        })
+    };
+    let error = limited(Some(20_000)).unwrap_err().to_string();
+    assert!(error.contains("more than 20000 bytes") && error.contains("--max-bytes"), "{error}");
+    let written: usize = contents(&workshop.out()).values().map(Vec::len).sum();
+    assert!(written < 60_000, "{written} bytes were written");
+    let bytes = limited(None).unwrap().totals.bytes;
+    let whole = contents(&workshop.out());
+    fs::remove_dir_all(workshop.out()).unwrap();
+    assert!(limited(Some(bytes - 1)).is_err());
+    assert_eq!(limited(Some(bytes)).unwrap().totals.bytes, bytes);
+    assert_eq!(contents(&workshop.out()), whole);
+}
+
 #[test]
 fn inputs_without_text_are_refused_and_leave_nothing_behind() {
     let workshop = Workshop::new();
@@ -303,6 +364,96 @@ fn damage_to_a_prepared_directory_is_found_and_named() {
     }
     fs::write(workshop.out().join("manifest.json"), &text).unwrap();
     assert_eq!(ShardSet::open(&workshop.out()).unwrap().fingerprint(), fingerprint);
+}
+
+/// Changes one byte of a file in place.
+fn flip(path: &std::path::Path, byte: usize) {
+    let mut content = fs::read(path).unwrap();
+    content[byte] ^= 1;
+    fs::write(path, content).unwrap();
+}
+
+#[test]
+fn a_damaged_shard_is_seen_by_whoever_reads_it_first() {
+    let workshop = Workshop::new();
+    workshop.write("a.txt", prose(30));
+    let set = workshop.prepared(|options| options.shard_tokens = 500);
+    let shards = set.shards().len();
+    assert!(shards > 3);
+    let at = |index: usize| set.manifest().shards[..index].iter().map(|s| s.tokens).sum::<u64>();
+    let last = workshop.out().join(format!("shard-{:05}.bin", shards - 1));
+    // Another letter, which is in the vocabulary as well.
+    flip(&last, 40);
+    let open = || ShardSet::open(&workshop.out()).unwrap();
+    let damaged = |error: String| {
+        let name = last.display().to_string();
+        assert!(error.contains(&name) && error.contains("prepare again"), "{error}");
+    };
+    damaged(crate::stats(&open(), 3, &mut |_| ()).unwrap_err().to_string());
+    damaged(crate::peek(&open(), set.len() - 1, 1).unwrap_err().to_string());
+    damaged(open().read(at(shards - 1) - 1, 2).unwrap_err().to_string());
+    let config = DataConfig { train: Some(workshop.out()), ..DataConfig::default() };
+    let feed = Feed::open(&config, Some(16), 0).unwrap();
+    damaged(feed.held_out(0, 1).unwrap_err().to_string());
+    damaged(feed.verify().unwrap_err().to_string());
+    // Damage that is said once is said again, and what is whole can be read.
+    damaged(feed.held_out(0, 1).unwrap_err().to_string());
+    assert_eq!(crate::peek(&open(), 0, 50).unwrap().tokens.len(), 50);
+}
+
+#[test]
+fn a_shard_is_compared_once() {
+    let workshop = Workshop::new();
+    workshop.write("a.txt", prose(30));
+    let set = workshop.prepared(|options| options.shard_tokens = 500);
+    set.verify(&mut |_| ()).unwrap();
+    // In place: the open file changes. A second look would see it.
+    let path = workshop.out().join("shard-00000.bin");
+    let before = set.read(4, 1).unwrap()[0];
+    use std::io::{Seek, Write};
+    let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.seek(std::io::SeekFrom::Start(40)).unwrap();
+    file.write_all(&[before as u8 ^ 1]).unwrap();
+    assert_eq!(set.read(4, 1).unwrap(), [before ^ 1]);
+}
+
+#[test]
+fn a_damaged_tokenizer_is_seen_when_it_is_loaded() {
+    let workshop = Workshop::new();
+    workshop.write("a.txt", prose(30));
+    let tokenizer = TokenizerChoice::File(trained(&workshop, 300));
+    let set = workshop.prepared(|options| options.tokenizer = tokenizer);
+    let path = set.tokenizer_file().unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    // Still a tokenizer, but another one.
+    fs::write(&path, text.replacen("\"lstrip\": false", "\"lstrip\":  true", 1)).unwrap();
+    assert_ne!(fs::read_to_string(&path).unwrap(), text);
+    let config = DataConfig { train: Some(workshop.out()), ..DataConfig::default() };
+    let feed = Feed::open(&config, Some(16), 0).unwrap();
+    for error in
+        [feed.tokenizer().unwrap_err().to_string(), set.tokenizer().unwrap_err().to_string()]
+    {
+        assert!(error.contains("tokenizer.json is damaged"), "{error}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
+    let workshop = Workshop::new();
+    workshop.write("a.txt", prose(30));
+    workshop.prepared(|options| options.shard_tokens = 500);
+    for name in ["shard-00000.bin", "manifest.json"] {
+        let path = workshop.out().join(name);
+        let content = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let error = ShardSet::open(&workshop.out()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("not a regular file"), "{error}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, content).unwrap();
+    }
 }
 
 #[test]

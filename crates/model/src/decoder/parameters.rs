@@ -8,6 +8,9 @@ use hadal_residual::Weights;
 use std::collections::HashMap;
 use std::mem;
 
+/// Reads the elements of a parameter. It holds no copy of them.
+pub type ReadParameter = Box<dyn Fn() -> Vec<f32>>;
+
 impl Decoder {
     /// Every parameter's elements by name.
     ///
@@ -15,6 +18,14 @@ impl Decoder {
     /// If they cannot be read back from their device.
     pub fn parameters(&self) -> Vec<(String, Vec<f32>)> {
         self.collect(|tensor| Some(tensor.elements()))
+    }
+
+    /// Every parameter by name, to be read when its turn comes: together they would be a second model in memory.
+    ///
+    /// # Panics
+    /// Reading panics if the elements cannot be read back from their device.
+    pub fn parameter_readers(&self) -> Vec<(String, ReadParameter)> {
+        self.collect(|tensor| Some(tensor.reader()))
     }
 
     /// Changes every parameter's elements by name. They are changed in place, unless a clone of the model or the graph
@@ -34,10 +45,7 @@ impl Decoder {
         self.collect(|tensor| tensor.gradient(&mut gradients))
     }
 
-    fn collect(
-        &self,
-        take: impl FnMut(&dyn AnyTensor) -> Option<Vec<f32>>,
-    ) -> Vec<(String, Vec<f32>)> {
+    fn collect<T>(&self, take: impl FnMut(&dyn AnyTensor) -> Option<T>) -> Vec<(String, T)> {
         let names = self.declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
         let mut collector = Collector { names, take, found: Vec::new() };
         self.visit(&mut collector);
@@ -48,12 +56,18 @@ impl Decoder {
 /// A parameter of any rank.
 trait AnyTensor {
     fn elements(&self) -> Vec<f32>;
+    fn reader(&self) -> ReadParameter;
     fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>>;
 }
 
 impl<const D: usize> AnyTensor for Tensor<D> {
     fn elements(&self) -> Vec<f32> {
         read_back(self.clone()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn reader(&self) -> ReadParameter {
+        let tensor = self.clone();
+        Box::new(move || tensor.elements())
     }
 
     fn gradient(&self, gradients: &mut Gradients) -> Option<Vec<f32>> {
@@ -77,13 +91,13 @@ impl<F: FnMut(&str, &mut [f32])> ModuleMapper for Changer<'_, F> {
     }
 }
 
-struct Collector<'a, F> {
+struct Collector<'a, F, T> {
     names: HashMap<u64, &'a str>,
     take: F,
-    found: Vec<(String, Vec<f32>)>,
+    found: Vec<(String, T)>,
 }
 
-impl<F: FnMut(&dyn AnyTensor) -> Option<Vec<f32>>> ModuleVisitor for Collector<'_, F> {
+impl<T, F: FnMut(&dyn AnyTensor) -> Option<T>> ModuleVisitor for Collector<'_, F, T> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(name) = self.names.get(&param.id.val())
             && let Some(values) = (self.take)(&param.val())

@@ -51,6 +51,7 @@ pub(super) fn write(
     // Tensors that do not come from the model come first.
     let (made, stored) = sizes.split_at(sizes.len() - source.places.len());
     let mut done: u64 = made.iter().sum();
+    let verification = source.verification();
     let mut writer = Writer::create(out, &metadata, tensors)?;
     if let Some(divisors) = &divisors {
         writer.rows(DIVISORS, divisors)?;
@@ -67,6 +68,7 @@ pub(super) fn write(
         done += bytes;
         progress(done, all);
     }
+    verification.finish()?;
     writer.finish()?;
     Ok(Exported { architecture: architecture.name().into(), files: vec![out.into()], notes })
 }

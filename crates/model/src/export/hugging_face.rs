@@ -6,12 +6,13 @@ use super::target::Family;
 use super::{ExportError, ExportType, Exported, own_code, rope};
 use crate::model_files::{CHAT_TEMPLATE, GENERATION, Place, TOKENIZER, TOKENIZER_SETTINGS};
 use crate::streamed::{Interrupted, Streamed, write_streamed};
-use hadal_files::{Action, file_error, write_whole};
+use hadal_files::{
+    Action, MANIFEST, StagedDirectory, file_error, verify, write_manifest, write_whole,
+};
 use half::f16;
 use safetensors::SafeTensorError;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files of the tokenizer and of generation; they are copied unchanged.
@@ -33,13 +34,19 @@ pub(super) fn write(
     kind: ExportType,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Exported, ExportError> {
-    fs::create_dir_all(out).map_err(file_error(Action::Create, out))?;
-    let written = write_all(source, out, kind, progress);
-    if written.is_err() {
-        // The first failure is what the user must know; half a directory is of no use.
-        let _ = fs::remove_dir_all(out);
+    let staged = StagedDirectory::create(out)?;
+    let verification = source.verification();
+    let written = write_all(source, staged.path(), kind, progress);
+    // Damage explains whatever else is wrong.
+    verification.finish()?;
+    let mut exported = written?;
+    write_manifest(staged.path())?;
+    exported.files.push(staged.path().join(MANIFEST));
+    for file in &mut exported.files {
+        *file = out.join(file.file_name().unwrap_or_default());
     }
-    written
+    staged.finish()?;
+    Ok(exported)
 }
 
 fn write_all(
@@ -100,7 +107,8 @@ fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
         for name in COPIED {
             let (from, to) = (source.path.join(name), out.join(name));
             if from.is_file() {
-                fs::copy(&from, &to).map_err(file_error(Action::Write, &to))?;
+                verify(&from)?;
+                write_whole(&to, hadal_files::read(&from)?)?;
                 files.push(to);
             }
         }

@@ -16,7 +16,7 @@ mod tests;
 mod vocabulary;
 
 use crate::checkpoint::CheckpointError;
-use hadal_files::FileError;
+use hadal_files::{FileError, HashError};
 use hadal_gguf::{Fault, GgufError, WriteError};
 use hadal_tokenizer::TokenizerError;
 use safetensors::SafeTensorError;
@@ -82,6 +82,9 @@ pub enum ExportError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A file is not what was written.
+    #[error(transparent)]
+    Damaged(#[from] HashError),
     /// The model cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -4,10 +4,10 @@ use super::ExportError;
 use crate::config::ModelConfig;
 use crate::import::WeightSource;
 use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at};
+use hadal_files::Verification;
 use hadal_residual::Site;
-use hadal_tokenizer::{Tokenizer, TokenizerError, tokenizer_of_gguf};
+use hadal_tokenizer::{Tokenizer, TokenizerError, read_tokenizer, tokenizer_of_gguf};
 use serde_json::Value;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// An open model and what goes with it. Its parameters are read one by one.
@@ -79,6 +79,11 @@ impl Source {
         Some(name?.to_string_lossy().into_owned())
     }
 
+    /// Begins to compare the files that hold the parameters with their hashes.
+    pub(super) fn verification(&self) -> Verification {
+        Verification::start(self.weights.files())
+    }
+
     /// The elements of a parameter.
     pub(super) fn floats(&self, place: &Place) -> Result<Vec<f32>, ExportError> {
         self.weights
@@ -121,9 +126,7 @@ impl Vocabulary {
             }
             let path = place.join(TOKENIZER);
             if path.is_file() {
-                let read = |reason| TokenizerError::Read { path: path.clone(), reason };
-                let text = fs::read(&path).map_err(read)?;
-                let json = serde_json::from_slice(&text).map_err(|error| {
+                let json = serde_json::from_slice(&read_tokenizer(&path)?).map_err(|error| {
                     TokenizerError::Malformed { path: path.clone(), reason: error.to_string() }
                 })?;
                 return Ok(Some(Self { path, json }));

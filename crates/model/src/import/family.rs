@@ -1,6 +1,7 @@
 //! Hugging Face's `config.json` of the Llama family: Llama, Mistral, Qwen2 and Qwen3.
 
 use super::json::{flag, number, optional_size, present, size, token_ids};
+use super::misspelt::refuse_misspelt;
 use super::rope::positions;
 use super::{Imported, Reason};
 use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow};
@@ -88,6 +89,7 @@ const FAMILIES: [Family; 4] = [
 /// Reads a Hugging Face config. What we do not compute exactly is refused, never ignored.
 pub(crate) fn describe(json: &Value) -> Result<Imported, Reason> {
     let family = Family::of(json)?;
+    refuse_misspelt(json)?;
     if let Some(quantised) = present(json, "quantization_config") {
         return Err(format!(
             "quantization_config is {quantised}, but only f32, f16 and bf16 weights are supported; take the \
@@ -99,7 +101,14 @@ pub(crate) fn describe(json: &Value) -> Result<Imported, Reason> {
         return Err(format!("hidden_act is {named}, but only silu is supported"));
     }
     let d_model = size(json, "hidden_size")?;
+    // Bounded here, because blocks may be listed below.
     let n_layers = size(json, "num_hidden_layers")?;
+    if n_layers > ModelConfig::MOST_LAYERS {
+        return Err(format!(
+            "num_hidden_layers is {n_layers}, but it must be between 1 and {}",
+            ModelConfig::MOST_LAYERS
+        ));
+    }
     let n_heads = size(json, "num_attention_heads")?;
     let head_dim = optional_size(json, "head_dim")?.or(family.head_dim);
     let positions = positions(json, family.max_seq_len)?;
@@ -316,6 +325,16 @@ mod tests {
         assert!(refused(json!({"architectures": ["GPT2LMHeadModel"]})).contains("GPT2LMHeadModel"));
         assert!(refused(json!({"hidden_size": -3})).contains("whole number"));
         assert!(refused(json!({"hidden_size": null})).contains("no hidden_size"));
+    }
+
+    #[test]
+    fn blocks_are_bounded_before_they_are_listed() {
+        for blocks in [4_000_000_000u64, 1 << 63] {
+            let windows = json!({"num_hidden_layers": blocks, "use_sliding_window": true,
+                "sliding_window": 4, "max_window_layers": 0});
+            let reason = changed("Qwen2ForCausalLM", windows).unwrap_err();
+            assert!(reason.contains("num_hidden_layers is"), "{reason}");
+        }
     }
 
     #[test]

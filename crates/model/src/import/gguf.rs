@@ -8,7 +8,7 @@ use crate::rope_scaling::{RopeScaling, Yarn};
 use hadal_gguf::{FromValue, Gguf, GgufError, TensorType, Value};
 use hadal_residual::ResidualConfig;
 use safetensors::tensor::Dtype;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The architecture that a file states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,6 +291,10 @@ fn decimal(value: f32) -> f64 {
 impl WeightSource for GgufModel {
     fn path(&self) -> &Path {
         self.file.path()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.file.path().into()]
     }
 
     fn name_of(&self, ours: &str) -> String {

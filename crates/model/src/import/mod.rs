@@ -6,6 +6,7 @@
 mod family;
 mod gguf;
 mod json;
+mod misspelt;
 mod permute;
 mod rope;
 mod shards;
@@ -17,7 +18,7 @@ pub(crate) use shards::{Naming, Shards};
 
 use crate::config::ModelConfig;
 use safetensors::tensor::Dtype;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A foreign file's description of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,8 @@ pub(crate) type Reason = String;
 pub(crate) trait WeightSource {
     /// The path that errors name.
     fn path(&self) -> &Path;
+    /// The files that hold the parameters.
+    fn files(&self) -> Vec<PathBuf>;
     /// The name that one of our parameters has there.
     fn name_of(&self, ours: &str) -> String;
     /// All names.

@@ -4,11 +4,11 @@ use super::family;
 use super::{Reason, WeightSource};
 use crate::checkpoint::{CheckpointError, WEIGHTS};
 use crate::tensor_file::{TensorFile, TensorFileError};
-use hadal_files::{Action, file_error};
+use hadal_files::{read_at_most, verify};
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -108,12 +108,14 @@ impl Shards {
 }
 
 fn read_index(path: &Path) -> Result<Index, CheckpointError> {
-    let io = file_error(Action::Read, path);
     let wrong = |reason: String| CheckpointError::Config { path: path.into(), reason };
-    if fs::metadata(path).map_err(&io)?.len() > LONGEST_INDEX {
-        return Err(wrong("this file is too long to be an index".into()));
-    }
-    let text = fs::read(path).map_err(io)?;
+    let text = match read_at_most(path, LONGEST_INDEX) {
+        Err(error) if error.source.kind() == io::ErrorKind::FileTooLarge => {
+            return Err(wrong("this file is too long to be an index".into()));
+        }
+        other => other?,
+    };
+    verify(path)?;
     serde_json::from_slice(&text)
         .map_err(|error| wrong(format!("this is not an index of safetensors files: {error}")))
 }
@@ -146,6 +148,10 @@ impl WeightSource for Shards {
             Naming::Ours => false,
             Naming::HuggingFace { tied } => family::may_ignore(name, tied),
         }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.files.iter().map(|file| file.path().to_owned()).collect()
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {

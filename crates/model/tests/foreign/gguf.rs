@@ -312,6 +312,12 @@ fn vocabularies_that_contradict_themselves_are_refused() {
     assert!(refused("bos_token_id", 99u32.into()).contains("bos_token_id is 99"));
     assert!(refused("tokens", vec!["a".to_string(); 11].into()).contains("twice"));
     assert!(refused("remove_extra_whitespaces", true.into()).contains("whitespaces"));
+    for unknown in [0i32, 7, -3] {
+        let mut kinds = vec![1i32; 11];
+        kinds[9] = unknown;
+        let reason = refused("token_type", kinds.into());
+        assert!(reason.contains(&format!("token_type of token 9 is {unknown}")), "{reason}");
+    }
     let merges = byte_level("gpt-2").set("tokenizer.ggml.merges", vec!["ab".to_string()]);
     let error = Tokenizer::of_model(&merges.write()).unwrap_err().to_string();
     assert!(error.contains("not a pair"), "{error}");

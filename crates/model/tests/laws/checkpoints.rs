@@ -2,7 +2,9 @@
 
 use crate::support::{base, every_config, forward, random, random_values, text, values};
 use hadal_files::{Action, FileError};
-use hadal_model::{CheckpointError, Decoder, Device, ModelConfig, load, save};
+use hadal_model::{
+    CheckpointError, Decoder, Device, ModelConfig, load, replace_config, save, save_with,
+};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
@@ -109,8 +111,37 @@ fn saving_over_a_checkpoint_replaces_it_and_leaves_nothing_beside_it() {
     for config in [&untied, &base()] {
         save(&random(config, &Device::flex()), &place).unwrap();
         assert_eq!(listing(parent.path()), ["model"]);
-        assert_eq!(listing(&place), ["config.json", "model.safetensors"]);
+        assert_eq!(listing(&place), ["config.json", "manifest.json", "model.safetensors"]);
         assert_eq!(load(&place, &Device::flex()).unwrap().decoder.config(), config);
+    }
+}
+
+#[test]
+fn a_model_comes_with_its_tokenizer_and_hashes_of_everything() {
+    let parent = tempfile::tempdir().unwrap();
+    let place = parent.path().join("model");
+    let decoder = random(&base(), &Device::flex());
+    save_with(&decoder, &place, &[("tokenizer.json", b"{}")]).unwrap();
+    let files = ["config.json", "manifest.json", "model.safetensors", "tokenizer.json"];
+    assert_eq!(listing(&place), files);
+    // What stays keeps its hash, whatever else is written.
+    save(&decoder, &place).unwrap();
+    let longer = ModelConfig { max_seq_len: 2 * base().max_seq_len, ..base() };
+    replace_config(&place, &longer).unwrap();
+    assert_eq!(listing(&place), files);
+    assert_eq!(load(&place, &Device::flex()).unwrap().decoder.config(), &longer);
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let path = place.join(file);
+        let whole = fs::read(&path).unwrap();
+        let mut damaged = whole.clone();
+        damaged[whole.len() / 2] ^= 1;
+        fs::write(&path, damaged).unwrap();
+        let error = match file {
+            "tokenizer.json" => hadal_model::Tokenizer::from_file(&path).unwrap_err().to_string(),
+            _ => load(&place, &Device::flex()).unwrap_err().to_string(),
+        };
+        assert!(error.contains(&format!("{file} is damaged: its blake3")), "{error}");
+        fs::write(&path, whole).unwrap();
     }
 }
 

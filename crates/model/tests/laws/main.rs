@@ -8,6 +8,7 @@ mod gradients;
 mod hostile;
 mod independence;
 mod mixture_of_depths;
+mod overflow;
 mod paths;
 mod skipping;
 mod starts;

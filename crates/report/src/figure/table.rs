@@ -1,4 +1,7 @@
 //! Figures as tables: every value, in CSV (RFC 4180), one row for each mark.
+//!
+//! Names are anybody's, and a spreadsheet takes a cell that begins with `=` for a formula. So a name that begins like one
+//! gets an apostrophe, which spreadsheets take for "this is text".
 
 use super::{Axis, Figure, Marks};
 
@@ -7,7 +10,7 @@ pub fn csv(figure: &Figure) -> String {
     let (x, y) = (figure.x.title(), figure.y.title());
     let mut text = String::new();
     let mut row = |fields: &[String]| {
-        let fields: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
+        let fields: Vec<String> = fields.iter().map(|field| cell(field)).collect();
         text.push_str(&fields.join(","));
         text.push_str("\r\n");
     };
@@ -91,6 +94,15 @@ fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map(|value| value.to_string()).unwrap_or_default()
 }
 
+/// A field of CSV that no spreadsheet takes for a formula. Numbers stay as they are.
+pub fn cell(field: &str) -> String {
+    let like_a_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    if like_a_formula && field.parse::<f64>().is_err() {
+        return quoted(&format!("'{field}"));
+    }
+    quoted(field)
+}
+
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
@@ -127,6 +139,29 @@ mod tests {
         let expected = "series,block,loss (nats),low,high\r\n\
              \"a \"\"b\"\"\",1,0.5,0.25,0.75\r\n\"a \"\"b\"\"\",2,,,\r\n";
         assert_eq!(csv(&figure(Marks::Lines { series: vec![line] })), expected);
+    }
+
+    #[test]
+    fn no_name_becomes_a_formula_and_numbers_stay_numbers() {
+        for name in ["=cmd|calc", "+x", "-x", "@x", "\tx"] {
+            let line = Line {
+                name: name.into(),
+                x: vec![-1.0],
+                y: vec![Some(-0.5)],
+                band: None,
+                dashed: false,
+            };
+            let text = csv(&figure(Marks::Lines { series: vec![line] }));
+            assert_eq!(text.lines().nth(1), Some(format!("'{name},-1,-0.5,,").as_str()));
+        }
+        assert_eq!(cell("\r=1,2"), "\"'\r=1,2\"");
+        assert_eq!(
+            (cell("-3"), cell("1e-5"), cell("a=b")),
+            ("-3".into(), "1e-5".into(), "a=b".into())
+        );
+        let mut named = figure(Marks::Heat { values: vec![vec![Some(1.0)]], legend: "=a".into() });
+        named.x = Axis::new("=b").categories(["=c"]);
+        assert_eq!(csv(&named), "loss (nats),'=b,'=a\r\n0,'=c,1\r\n");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{Report, Request};
 use crate::figure::picture::{self, PictureError};
 use crate::figure::{drawable, table};
+use crate::provenance::Apart;
 use crate::run::{Run, RunError};
 use crate::suite::SuiteTable;
 use hadal_files::{Action, FileError, file_error, write_whole};
@@ -15,6 +16,9 @@ pub enum ReportError {
     /// A folder cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The runs do not belong into one table.
+    #[error(transparent)]
+    Apart(#[from] Apart),
     /// There is nothing to report on.
     #[error("{} holds no run (config.toml), no suite (runs/) and no folder with a run; name what hadal train --out or hadal compare wrote", path.display())]
     Nothing {
@@ -35,18 +39,34 @@ pub enum ReportError {
 impl ReportError {
     /// Whether the named folders cannot be reported on, rather than the report being impossible to write.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Nothing { .. } | Self::NoInput)
+        matches!(self, Self::Run(_) | Self::Apart(_) | Self::Nothing { .. } | Self::NoInput)
     }
 }
 
-/// Runs and suites of folders, each run once.
-pub(super) fn read(inputs: &[PathBuf]) -> Result<(Vec<Run>, Vec<SuiteTable>), ReportError> {
-    let (mut paths, mut suites) = (Vec::new(), Vec::new());
+/// What folders hold.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Each run once.
+    pub(super) runs: Vec<Run>,
+    pub(super) suites: Vec<SuiteTable>,
+    /// What could not be read, in sentences.
+    pub(super) left_out: Vec<String>,
+}
+
+/// Runs and suites of folders. A damaged one is left out as long as there are others.
+pub(super) fn read(inputs: &[PathBuf]) -> Result<Found, ReportError> {
+    let mut found = Found::default();
+    let mut paths = Vec::new();
     for input in inputs {
-        let found = if Run::is_run(input) {
+        let inside = if Run::is_run(input) {
             vec![input.clone()]
         } else if SuiteTable::is_suite(input) {
-            suites.extend(SuiteTable::read(input)?);
+            match SuiteTable::read(input) {
+                Ok(table) => found.suites.extend(table),
+                Err(error) => found.left_out.push(format!(
+                    "The table is left out: {error}; hadal compare writes it again."
+                )),
+            }
             SuiteTable::runs(input)?
         } else {
             let mut inside: Vec<PathBuf> = fs::read_dir(input)
@@ -56,10 +76,10 @@ pub(super) fn read(inputs: &[PathBuf]) -> Result<(Vec<Run>, Vec<SuiteTable>), Re
             inside.sort();
             inside
         };
-        if found.is_empty() {
+        if inside.is_empty() {
             return Err(ReportError::Nothing { path: input.clone() });
         }
-        for path in found {
+        for path in inside {
             let known = |other: &PathBuf| same(other, &path);
             if !paths.iter().any(known) {
                 paths.push(path);
@@ -69,8 +89,20 @@ pub(super) fn read(inputs: &[PathBuf]) -> Result<(Vec<Run>, Vec<SuiteTable>), Re
     if paths.is_empty() {
         return Err(ReportError::NoInput);
     }
-    let runs = paths.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
-    Ok((runs, suites))
+    let mut failed = None;
+    for path in &paths {
+        match Run::read(path) {
+            Ok(run) => found.runs.push(run),
+            Err(error) => {
+                found.left_out.push(format!("{} is left out: {error}.", path.display()));
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    match failed {
+        Some(error) if found.runs.is_empty() => Err(error.into()),
+        _ => Ok(found),
+    }
 }
 
 fn same(a: &Path, b: &Path) -> bool {

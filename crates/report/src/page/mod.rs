@@ -14,9 +14,11 @@ pub use sheet::figures;
 
 use crate::figure::plotly::{self, Shared};
 use crate::figure::{Figure, Marks, heat_range, overlay};
+use crate::provenance::together;
 use crate::run::Run;
 use crate::suite::SuiteTable;
 use curves::Variants;
+use export::Found;
 use group::{Group, groups};
 use html::{Cell, Html};
 use std::path::PathBuf;
@@ -48,6 +50,8 @@ pub struct Written {
     pub runs: usize,
     /// Charts in it.
     pub charts: usize,
+    /// What readers must know: runs of other builds, damage.
+    pub notes: Vec<String>,
     /// Other files.
     pub files: Vec<PathBuf>,
 }
@@ -59,8 +63,9 @@ pub fn write(request: &Request, mut progress: impl FnMut(&str)) -> Result<Writte
     progress(&request.output.display().to_string());
     hadal_files::write_whole(&request.output, report.html())?;
     let files = export::figures(&report, request, progress)?;
-    let headline = report.headline.clone();
-    Ok(Written { report: request.output.clone(), headline, runs, charts: report.charts(), files })
+    let charts = report.charts();
+    let Report { headline, notes, .. } = report;
+    Ok(Written { report: request.output.clone(), headline, runs, charts, notes, files })
 }
 
 /// A section with charts.
@@ -82,6 +87,7 @@ struct Panel {
 struct Report {
     headline: String,
     sentences: Vec<String>,
+    notes: Vec<String>,
     suites: Vec<SuiteTable>,
     groups: Vec<Group>,
     labels: Vec<String>,
@@ -92,7 +98,10 @@ struct Report {
 
 impl Report {
     fn read(inputs: &[PathBuf]) -> Result<Self, ReportError> {
-        let (runs, suites) = export::read(inputs)?;
+        let Found { runs, suites, left_out } = export::read(inputs)?;
+        let made: Vec<_> = runs.iter().map(|run| (run.name.as_str(), &run.provenance)).collect();
+        let mut notes = together(&made)?;
+        notes.extend(runs.iter().flat_map(Run::trouble).chain(left_out));
         let mut groups = groups(runs);
         // A suite's runs are in the order of its table.
         let order: Vec<&String> = suites
@@ -106,10 +115,14 @@ impl Report {
         let findings = findings(&groups);
         let mut verdict = suites.iter().flat_map(|suite| suite.verdict.iter().cloned());
         // A suite's own verdict knows its budget and its metric.
-        let (headline, sentences) = match verdict.next() {
+        let (headline, mut sentences): (_, Vec<String>) = match verdict.next() {
             Some(first) => (first, verdict.collect()),
             None => (findings.headline, findings.sentences),
         };
+        // A suite's verdict may have said it.
+        sentences.extend(
+            notes.iter().filter(|note| !sentences.contains(note)).cloned().collect::<Vec<_>>(),
+        );
         let suite = suites.iter().flat_map(|suite| suite.figures.iter().cloned()).map(Panel::of);
         let sections = vec![
             Section { id: "suite", title: "The comparison", about: "", panels: suite.collect() },
@@ -127,7 +140,8 @@ impl Report {
             },
         ];
         let (head, rows) = (findings.head, findings.rows);
-        let mut report = Self { headline, sentences, suites, groups, labels, head, rows, sections };
+        let mut report =
+            Self { headline, sentences, notes, suites, groups, labels, head, rows, sections };
         report.sections.iter_mut().for_each(|section| section.panels.retain(Panel::has_values));
         report.sections.retain(|section| !section.panels.is_empty());
         Ok(report)

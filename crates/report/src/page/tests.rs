@@ -164,6 +164,78 @@ fn runs_of_a_suite_are_called_as_in_its_table_and_stand_in_its_order() {
     assert_eq!(report.labels, ["prenorm", "mgr", "lns"]);
 }
 
+/// What `run.json` says of a run.
+fn made(run: &Path, data: &str, executable: &str) {
+    let made = crate::provenance::Provenance {
+        version: Some("0.1.0".into()),
+        executable: Some(executable.into()),
+        data: Some(data.into()),
+        ..Default::default()
+    };
+    fs::write(run.join("run.json"), serde_json::to_string(&made).unwrap()).unwrap();
+}
+
+#[test]
+fn runs_of_other_data_make_no_table_and_those_of_other_builds_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [run(folder.path(), "a", "prenorm", 0, 1.0), run(folder.path(), "b", "mgr", 0, 0.5)];
+    assert!(report(&runs).0.contains("a, b do not say which data they were trained on."));
+    made(&runs[0], "one", "e");
+    assert!(report(&runs).0.contains("b does not say which data it was trained on."));
+    made(&runs[1], "one", "f");
+    let (html, written) = report(&runs);
+    assert!(html.contains("made by different builds"));
+    assert!(written.notes[0].contains("b (by hadal 0.1.0, commit unknown, executable f)"));
+    made(&runs[1], "two", "e");
+    let page = folder.path().join("r.html");
+    let request = Request { inputs: runs.to_vec(), output: page.clone(), ..Request::default() };
+    let error = write(&request, |_| {}).unwrap_err();
+    assert!(error.is_usage());
+    let said = error.to_string();
+    assert!(said.contains("a (data one); b (data two)") && said.contains("separately"), "{said}");
+    assert!(!page.exists());
+}
+
+/// What is damaged is named, and nothing else is lost.
+#[test]
+fn a_damaged_run_is_named_and_stops_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut runs = Vec::new();
+    for seed in 0..3 {
+        let own = 0.01 * f64::from(seed);
+        runs.push(run(folder.path(), &format!("prenorm-s{seed}"), "prenorm", seed, 1.0 + own));
+        runs.push(run(folder.path(), &format!("mgr-s{seed}"), "mgr", seed, 0.9 + own * own));
+    }
+    assert!(report(&runs).0.contains("over 3 seeds"));
+    let metrics = runs[5].join("metrics.jsonl");
+    let mut bytes = fs::read(&metrics).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&metrics, bytes).unwrap();
+    let (html, written) = report(&runs);
+    assert!(html.contains("over 2 seeds"));
+    let said = [
+        "metrics.jsonl of mgr-s2: 1 line cannot be read and is left out.",
+        "mgr-s2 is left out of comparisons; make it again.",
+    ];
+    assert_eq!(written.notes[1..], said);
+    fs::write(runs[5].join("config.toml"), "[").unwrap();
+    let (html, written) = report(&runs);
+    assert!(html.contains("over 2 seeds"));
+    assert_eq!(written.runs, 5);
+    assert!(written.notes[1].contains("mgr-s2 is left out: "), "{:?}", written.notes);
+    let request = Request { inputs: vec![runs[5].clone()], ..Request::default() };
+    assert!(write(&request, |_| {}).unwrap_err().to_string().contains("config.toml is damaged"));
+}
+
+#[test]
+fn a_damaged_table_does_not_stop_a_report_of_its_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("runs"), "prenorm-0", "prenorm", 0, 1.0);
+    fs::write(folder.path().join(SuiteTable::FILE), "{").unwrap();
+    let written = report(&[folder.path().to_owned()]).1;
+    assert!(written.notes[0].contains("hadal compare writes it again"), "{:?}", written.notes);
+}
+
 #[test]
 fn figures_are_written_as_files_and_the_empty_ones_are_not() {
     let folder = tempfile::tempdir().unwrap();

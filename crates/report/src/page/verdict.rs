@@ -3,7 +3,7 @@
 use super::group::{Group, accuracy, held_out_loss, speed, train_loss};
 use super::html::Cell;
 use super::settings::differing;
-use crate::run::{Run, Status};
+use crate::run::Run;
 use crate::statistics::{Better, Paired, Summary, Verdict, holm, paired, summary, verdict};
 
 /// What a report says first.
@@ -45,8 +45,8 @@ pub(super) fn findings(groups: &[Group]) -> Findings {
 }
 
 fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> Vec<Compared<'_>> {
-    // A run that is not done has not had the same budget as the others.
-    let at_the_end = |run: &Run| (run.status == Status::Done).then(|| get(run)).flatten();
+    // A run that is not done has not had the same budget as the others, and damaged numbers are none.
+    let at_the_end = |run: &Run| run.is_comparable().then(|| get(run)).flatten();
     let base = groups[baseline].by_seed(at_the_end);
     let pairs: Vec<Option<Paired>> = groups
         .iter()
@@ -64,7 +64,8 @@ fn compared(groups: &[Group], baseline: usize, get: fn(&Run) -> Option<f64>) -> 
     let p: Vec<Option<f64>> = pairs.iter().map(|pair| pair.and_then(|pair| pair.p_t)).collect();
     let rows = groups.iter().zip(pairs).zip(holm(&p));
     rows.map(|((group, pair), p)| {
-        let values: Vec<f64> = group.by_seed(get).into_iter().map(|(_, value)| value).collect();
+        let whole = |run: &Run| run.has_whole_metrics.then(|| get(run)).flatten();
+        let values: Vec<f64> = group.by_seed(whole).into_iter().map(|(_, value)| value).collect();
         let against = pair.map(|pair| (pair, p, verdict(&pair, p, Better::Lower)));
         Compared { group, summary: summary(&values), against }
     })

@@ -31,7 +31,7 @@ use burn::tensor::{
     activation::{sigmoid, softmax, softplus},
 };
 use hadal_cpu::streams::{Nag, Skip};
-use hadal_kernels::rms;
+use hadal_kernels::{rms, root_mean_square};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`NormAgnostic`].
@@ -258,7 +258,7 @@ impl Residual for NormAgnostic {
 
     fn open(&self, embedding: Tensor<3>) -> Lanes {
         // The floor only matters to an all-zero row, which has no direction to keep.
-        let norm = embedding.clone().square().mean_dim(2).sqrt().clamp_min(SMALLEST_NORM);
+        let norm = root_mean_square(embedding.clone()).clamp_min(SMALLEST_NORM);
         Lanes {
             direction: embedding / norm.clone(),
             log_norm: norm.log() + self.log_gain.val().unsqueeze(),

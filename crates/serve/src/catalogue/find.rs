@@ -1,6 +1,7 @@
 //! Where runs and suites are below a folder.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Deeper folders are not searched: `group/suite/depth/runs/run` is five.
@@ -11,6 +12,19 @@ const DEPTH: usize = 6;
 pub(crate) struct Found {
     pub(crate) runs: Vec<(String, PathBuf)>,
     pub(crate) suites: Vec<(String, PathBuf)>,
+    /// Names of folders that could not be looked into; the root's is empty.
+    unread: Vec<String>,
+}
+
+impl Found {
+    /// Whether something of this name may be there although it was not found.
+    pub(crate) fn may_hide(&self, id: &str) -> bool {
+        let hides = |folder: &String| match id.strip_prefix(folder.as_str()) {
+            Some(rest) => folder.is_empty() || rest.is_empty() || rest.starts_with('/'),
+            None => false,
+        };
+        self.unread.iter().any(hides)
+    }
 }
 
 /// Looks for folders that hold a run, whole or broken, and for suites.
@@ -21,13 +35,14 @@ pub(crate) fn find(root: &Path) -> Found {
     // The folder itself is called by its name, since `.` is no part of an address.
     let name = std::path::absolute(root).unwrap_or_else(|_| root.into());
     let name = name.file_name().map_or("runs".into(), printable);
-    if is_suite(root) {
-        found.suites.push((name, root.into()));
-        inside_suite(root, "", DEPTH, &mut found);
-    } else if is_run(root) {
-        found.runs.push((name, root.into()));
-    } else {
-        search(root, "", DEPTH, &mut found);
+    match kind(root) {
+        Err(_) => found.unread.push(String::new()),
+        Ok(Kind::Suite) => {
+            found.suites.push((name, root.into()));
+            inside_suite(root, "", DEPTH, &mut found);
+        }
+        Ok(Kind::Run) => found.runs.push((name, root.into())),
+        Ok(Kind::Other) => search(root, "", DEPTH, &mut found),
     }
     found.runs.sort();
     found.suites.sort();
@@ -35,22 +50,41 @@ pub(crate) fn find(root: &Path) -> Found {
 }
 
 fn search(folder: &Path, name: &str, depth: usize, found: &mut Found) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => {
+            if !is_absent(&error) {
+                found.unread.push(name.into());
+            }
+            return;
+        }
+    };
+    for entry in entries {
+        let Ok(entry) = entry else {
+            found.unread.push(name.into());
+            continue;
+        };
         let part = printable(&entry.file_name());
-        let Ok(kind) = entry.file_type() else { continue };
-        if part.starts_with('.') || !(kind.is_dir() || kind.is_symlink()) {
+        let path = entry.path();
+        let name = if name.is_empty() { part.clone() } else { format!("{name}/{part}") };
+        let Ok(type_of) = entry.file_type() else {
+            found.unread.push(name);
+            continue;
+        };
+        if part.starts_with('.') || !(type_of.is_dir() || type_of.is_symlink()) {
             continue;
         }
-        let path = entry.path();
-        let name = if name.is_empty() { part } else { format!("{name}/{part}") };
-        if is_suite(&path) {
-            inside_suite(&path, &name, depth - 1, found);
-            found.suites.push((name, path));
-        } else if is_run(&path) {
-            found.runs.push((name, path));
-        } else if kind.is_dir() && depth > 1 {
-            search(&path, &name, depth - 1, found);
+        match kind(&path) {
+            Err(_) => found.unread.push(name),
+            Ok(Kind::Suite) => {
+                inside_suite(&path, &name, depth - 1, found);
+                found.suites.push((name, path));
+            }
+            Ok(Kind::Run) => found.runs.push((name, path)),
+            Ok(Kind::Other) if type_of.is_dir() && depth > 1 => {
+                search(&path, &name, depth - 1, found);
+            }
+            Ok(Kind::Other) => {}
         }
     }
 }
@@ -61,13 +95,30 @@ fn inside_suite(suite: &Path, name: &str, depth: usize, found: &mut Found) {
     search(&suite.join("runs"), &name, depth.max(1), found);
 }
 
-/// Metrics without settings are a run, too: a broken one.
-fn is_run(path: &Path) -> bool {
-    path.join("config.toml").is_file() || path.join("metrics.jsonl").is_file()
+enum Kind {
+    Suite,
+    Run,
+    Other,
 }
 
-fn is_suite(path: &Path) -> bool {
-    path.join("table.json").is_file() || path.join("suite.json").is_file()
+/// Metrics without settings are a run, too: a broken one.
+fn kind(path: &Path) -> io::Result<Kind> {
+    let has = |name: &str| match fs::metadata(path.join(name)) {
+        Ok(about) => Ok(!about.is_dir()),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(error) => Err(error),
+    };
+    if has("table.json")? || has("suite.json")? {
+        Ok(Kind::Suite)
+    } else if has("config.toml")? || has("metrics.jsonl")? {
+        Ok(Kind::Run)
+    } else {
+        Ok(Kind::Other)
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// A name that is not UTF-8 is shown with escapes, so that no two are the same.
@@ -111,6 +162,17 @@ mod tests {
         make(root.path(), "mine", "config.toml");
         let found = find(&root.path().join("mine"));
         assert_eq!(found.runs, [("mine".to_owned(), root.path().join("mine"))]);
+    }
+
+    #[test]
+    fn what_could_not_be_looked_into_may_hide_runs() {
+        let found = Found { unread: vec!["a/b".into()], ..Found::default() };
+        assert!(found.may_hide("a/b") && found.may_hide("a/b/c"));
+        assert!(!found.may_hide("a") && !found.may_hide("a/bc"));
+        let found = Found { unread: vec![String::new()], ..Found::default() };
+        assert!(found.may_hide("a"));
+        let absent = find(Path::new("/nowhere/at/all"));
+        assert!(!absent.may_hide("a"));
     }
 
     #[cfg(unix)]

@@ -1,43 +1,73 @@
 //! All runs below a folder, as the list shows them: found on disk, remembered in memory and in
-//! `runs.sqlite`, and read again only when their files have changed.
+//! `.hadal-index.sqlite`, and read again only when their files have changed.
 
 mod find;
+mod keeper;
 mod store;
 mod summary;
 #[cfg(test)]
 mod tests;
 
 use hadal_report::run;
+pub(crate) use keeper::Keeper;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
 pub(crate) use summary::{Standing, Summary};
 
-/// Looking at the disk again sooner than this would show nothing new to a person.
-const FRESH: Duration = Duration::from_millis(900);
 /// A run that takes long to read is read again after that many times as long.
 const PAUSE: u32 = 20;
 /// An index that could not be opened is tried again after this.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// The runs and suites of a folder.
-pub(crate) struct Catalogue {
-    root: PathBuf,
-    runs: BTreeMap<String, Entry>,
-    suites: BTreeMap<String, PathBuf>,
-    revision: u64,
-    looked: Option<Instant>,
-    index: Result<Store, String>,
-    tried: Instant,
+/// The runs and suites of a folder at some moment.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot {
+    /// Every run, by name. Only names that were found are known, so no name leads out of the folder.
+    pub(crate) runs: BTreeMap<String, Arc<Entry>>,
+    /// Folders of all suites, by name.
+    pub(crate) suites: BTreeMap<String, PathBuf>,
+    /// Grows whenever something changed.
+    pub(crate) revision: u64,
+    /// Why there is no index, if there is none.
+    pub(crate) index_trouble: Option<String>,
 }
 
-/// A run, and its state when it was read.
+impl Snapshot {
+    /// Every run, by name.
+    pub(crate) fn summaries(&self) -> impl Iterator<Item = &Summary> {
+        self.runs.values().map(|entry| &entry.summary)
+    }
+
+    /// The runs below a folder.
+    pub(crate) fn below(&self, folder: &Path) -> Vec<&Summary> {
+        let runs = self.runs.values().filter(|entry| entry.path.starts_with(folder));
+        runs.map(|entry| &entry.summary).collect()
+    }
+}
+
+/// A run.
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) path: PathBuf,
     pub(crate) summary: Summary,
     /// The catalogue's revision at which it changed last.
     pub(crate) revision: u64,
+}
+
+/// Makes snapshots of a folder.
+pub(crate) struct Catalogue {
+    root: PathBuf,
+    now: Snapshot,
+    read: HashMap<String, Stamp>,
+    index: Result<Store, String>,
+    tried: Instant,
+}
+
+/// The state of a run's files when it was read.
+struct Stamp {
     stamp: String,
     not_before: Instant,
 }
@@ -47,72 +77,49 @@ impl Catalogue {
     pub(crate) fn open(root: &Path) -> Self {
         let mut catalogue = Self {
             root: root.into(),
-            runs: BTreeMap::new(),
-            suites: BTreeMap::new(),
-            revision: 0,
-            looked: None,
-            index: Store::open(root),
+            now: Snapshot::default(),
+            read: HashMap::new(),
+            index: Store::open(root).map_err(|error| error.to_string()),
             tried: Instant::now(),
         };
         let known = match &catalogue.index {
             Ok(store) => store.load().unwrap_or_default(),
             Err(_) => HashMap::new(),
         };
-        catalogue.look(known);
+        catalogue.look_with(known);
         catalogue
     }
 
-    /// Looks at the folder again, unless it was looked at just now.
-    pub(crate) fn refresh(&mut self) {
-        if self.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
-            self.look(HashMap::new());
-        }
+    /// What was there at the last look.
+    pub(crate) fn now(&self) -> &Snapshot {
+        &self.now
     }
 
-    /// Every run, by name.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (&String, &Entry)> {
-        self.runs.iter()
-    }
-
-    /// One run. Only names that were found are known, so no name leads out of the folder.
-    pub(crate) fn run(&self, id: &str) -> Option<&Entry> {
-        self.runs.get(id)
-    }
-
-    /// Every suite, by name.
-    pub(crate) fn suites(&self) -> &BTreeMap<String, PathBuf> {
-        &self.suites
-    }
-
-    /// Grows whenever something changed.
-    pub(crate) fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    /// Why there is no index, if there is none.
-    pub(crate) fn index_trouble(&self) -> Option<&str> {
-        self.index.as_ref().err().map(String::as_str)
+    /// Looks at the folder again.
+    pub(crate) fn look(&mut self) {
+        self.look_with(HashMap::new());
     }
 
     /// `known` is what an index remembers from earlier.
-    fn look(&mut self, mut known: HashMap<String, (String, Summary)>) {
+    fn look_with(&mut self, mut known: HashMap<String, (String, Summary)>) {
         let found = find::find(&self.root);
-        let now = Instant::now();
-        let revision = self.revision + 1;
+        let revision = self.now.revision + 1;
         let mut changed = BTreeSet::new();
+        let mut differs = false;
         for (id, path) in &found.runs {
             let stamp = summary::stamp(path);
-            let entry = self.runs.get(id);
+            let entry = self.now.runs.get_mut(id);
+            let is_read = self
+                .read
+                .get(id)
+                .is_some_and(|read| read.stamp == stamp || Instant::now() < read.not_before);
             if let Some(entry) = entry
-                && (entry.stamp == stamp || now < entry.not_before)
+                && is_read
             {
-                if entry.summary.status == Standing::Broken {
-                    continue;
-                }
+                let before = entry.summary.status;
                 let status = run::status(path).into();
-                if entry.summary.status != status
-                    && let Some(entry) = self.runs.get_mut(id)
-                {
+                if before != Standing::Broken && before != status {
+                    let entry = Arc::make_mut(entry);
                     entry.summary.status = status;
                     entry.revision = revision;
                     changed.insert(id.clone());
@@ -121,37 +128,50 @@ impl Catalogue {
             }
             let remembered = known.remove(id).filter(|(known, _)| *known == stamp);
             let started = Instant::now();
-            let summary = match remembered {
-                Some((_, summary)) if summary.status == Standing::Broken => summary,
-                Some((_, summary)) => Summary { status: run::status(path).into(), ..summary },
+            let (summary, lasts) = match remembered {
+                Some((_, summary)) if summary.status == Standing::Broken => (summary, true),
+                Some((_, summary)) => {
+                    (Summary { status: run::status(path).into(), ..summary }, true)
+                }
                 None => {
-                    changed.insert(id.clone());
-                    Summary::read(id, path)
+                    let (summary, lasts) = Summary::read(id, path);
+                    if lasts {
+                        changed.insert(id.clone());
+                    }
+                    (summary, lasts)
                 }
             };
             let not_before = Instant::now() + started.elapsed() * PAUSE;
-            let entry = Entry { path: path.clone(), summary, revision, stamp, not_before };
-            self.runs.insert(id.clone(), entry);
-            self.revision = revision;
+            // What only the machine's trouble shows is neither remembered nor put in the place of what is known.
+            let stamp = if lasts { stamp } else { String::new() };
+            self.read.insert(id.clone(), Stamp { stamp, not_before });
+            if lasts || !self.now.runs.contains_key(id) {
+                let entry = Arc::new(Entry { path: path.clone(), summary, revision });
+                self.now.runs.insert(id.clone(), entry);
+                differs = true;
+            }
         }
-        if !changed.is_empty() {
-            self.revision = revision;
+        if differs || !changed.is_empty() {
+            self.now.revision = revision;
         }
         let gone = self.forget(&found);
         // Runs that only the index knows are forgotten, too.
-        let gone: Vec<String> = gone.into_iter().chain(known.into_keys()).collect();
-        self.suites = found.suites.into_iter().collect();
+        let unknown = known.into_keys().filter(|id| !found.may_hide(id));
+        let gone: Vec<String> = gone.into_iter().chain(unknown).collect();
+        self.now.suites.retain(|id, _| found.may_hide(id));
+        self.now.suites.extend(found.suites);
         self.save(&changed, &gone);
-        self.looked = Some(Instant::now());
+        self.now.index_trouble = self.index.as_ref().err().cloned();
     }
 
     fn forget(&mut self, found: &find::Found) -> Vec<String> {
         let there: BTreeSet<&String> = found.runs.iter().map(|(id, _)| id).collect();
-        let gone: Vec<String> =
-            self.runs.keys().filter(|id| !there.contains(id)).cloned().collect();
+        let is_gone = |id: &&String| !there.contains(id) && !found.may_hide(id);
+        let gone: Vec<String> = self.now.runs.keys().filter(is_gone).cloned().collect();
         for id in &gone {
-            self.runs.remove(id);
-            self.revision += 1;
+            self.now.runs.remove(id);
+            self.read.remove(id);
+            self.now.revision += 1;
         }
         gone
     }
@@ -164,14 +184,17 @@ impl Catalogue {
         };
         if lost {
             self.tried = Instant::now();
-            self.index = Store::open(&self.root);
+            self.index = Store::open(&self.root).map_err(|error| error.to_string());
         }
         let Ok(store) = &mut self.index else { return };
         if !lost && changed.is_empty() && gone.is_empty() {
             return;
         }
-        let entries = self.runs.iter().filter(|(id, _)| lost || changed.contains(*id));
-        let entries = entries.map(|(_, entry)| (entry.stamp.as_str(), &entry.summary));
+        let entries = self.now.runs.iter().filter(|(id, _)| lost || changed.contains(*id));
+        let entries = entries.filter_map(|(id, entry)| {
+            let stamp = self.read.get(id).filter(|read| !read.stamp.is_empty())?;
+            Some((stamp.stamp.as_str(), &entry.summary))
+        });
         if let Err(error) = store.save(entries, gone) {
             self.tried = Instant::now();
             self.index = Err(error.to_string());

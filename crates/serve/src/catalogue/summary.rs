@@ -1,10 +1,11 @@
 //! What the list shows of a run.
 
-use crate::note;
-use crate::series::{finite_median, thin};
+use crate::series::{Curves, finite_median};
 use crate::tail::Tail;
-use hadal_report::run::{self, Run, Status};
+use crate::{files, note};
+use hadal_report::run::{self, Status};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -21,7 +22,7 @@ pub(crate) struct Summary {
     pub(crate) id: String,
     /// `done`, `running`, `failed`, `stopped` or `broken`.
     pub(crate) status: Standing,
-    /// Why it is broken.
+    /// Why it is broken, or what is left out.
     pub(crate) reason: Option<String>,
     pub(crate) residual: String,
     pub(crate) seed: Option<i64>,
@@ -77,28 +78,30 @@ impl From<Status> for Standing {
 }
 
 impl Summary {
-    /// Reads what the list shows: settings and metrics, not samples or figures.
-    pub(crate) fn read(id: &str, path: &Path) -> Self {
+    /// Reads what the list shows: settings and metrics, not samples or figures. The other value says whether the same
+    /// files would be read the same way again; if not, the machine is in trouble.
+    pub(crate) fn read(id: &str, path: &Path) -> (Self, bool) {
         let mut summary = Self { id: id.into(), changed: changed(path), ..Self::default() };
         summary.note = note::read(path);
+        let mut lasts = true;
         match summary.fill(path) {
             Ok(()) => summary.status = run::status(path).into(),
-            Err(reason) => summary.reason = Some(reason),
+            Err((reason, is_passing)) => {
+                summary.reason = Some(reason);
+                lasts = !is_passing;
+            }
         }
-        summary
+        (summary, lasts)
     }
 
-    fn fill(&mut self, path: &Path) -> Result<(), String> {
-        if !Run::is_run(path) {
-            return Err(
-                "no config.toml: not a run of hadal train, or one that lost its settings".into()
-            );
-        }
+    /// An error comes with whether it may pass.
+    fn fill(&mut self, path: &Path) -> Result<(), (String, bool)> {
         let config = path.join("config.toml");
-        let text = fs::read_to_string(&config)
-            .map_err(|reason| format!("cannot read config.toml: {reason}"))?;
-        let settings: toml::Table =
-            toml::from_str(&text).map_err(|reason| format!("config.toml is damaged: {reason}"))?;
+        if fs::symlink_metadata(config).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            let reason = "no config.toml: not a run of hadal train, or one that lost its settings";
+            return Err((reason.into(), false));
+        }
+        let settings = files::settings(path).map_err(|e| (e.to_string(), e.is_passing()))?;
         let integer = |table: &str, key: &str| settings.get(table)?.get(key)?.as_integer();
         let kind = settings.get("residual").and_then(|table| table.get("kind"));
         self.residual = kind.and_then(toml::Value::as_str).unwrap_or("unknown").to_owned();
@@ -106,20 +109,26 @@ impl Summary {
         self.blocks = integer("model", "n_layers");
         self.width = integer("model", "d_model");
         self.steps = integer("train", "steps").and_then(|steps| u64::try_from(steps).ok());
-        let mut tail = Tail::new(path);
-        let points = tail.rest().map_err(|error| error.to_string())?;
-        if let Some(last) = points.steps.last() {
+        let mut recent = VecDeque::new();
+        let curves = Curves::read(&mut Tail::new(path), SPARK, |step| {
+            if recent.len() == RECENT {
+                recent.pop_front();
+            }
+            recent.push_back(step.tokens_per_second);
+        });
+        let curves = curves.map_err(|error| (error.to_string(), error.is_passing()))?;
+        if let Some((last, _)) = curves.steps.last() {
             (self.step, self.tokens) = (last.step, last.tokens);
             self.train_loss = last.loss;
         }
-        if let Some(last) = points.evaluations.last() {
+        if let Some((last, ..)) = curves.evaluations.last() {
             (self.held_out_loss, self.accuracy) = (last.loss, last.accuracy);
         }
-        let recent = &points.steps[points.steps.len().saturating_sub(RECENT)..];
-        self.tokens_per_second = finite_median(recent.iter().map(|step| step.tokens_per_second));
-        let places = thin(&points.steps, SPARK);
-        let spark = places.into_iter().map(|place| &points.steps[place]);
-        self.spark = spark.filter_map(|step| Some((step.step as f32, step.loss? as f32))).collect();
+        self.tokens_per_second = finite_median(recent.into_iter());
+        let spark = curves.steps.points(SPARK).into_iter();
+        self.spark =
+            spark.filter_map(|(step, _)| Some((step.step as f32, step.loss? as f32))).collect();
+        self.reason = curves.damage.map(|damage| damage.to_string());
         Ok(())
     }
 }

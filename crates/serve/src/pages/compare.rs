@@ -3,7 +3,9 @@
 use super::html::{Safe, loss, part, scaled};
 use super::{answer, page};
 use crate::api::{COMPARED, named};
-use crate::app::{App, Trouble, blocking};
+use crate::app::{App, blocking};
+use crate::catalogue::Snapshot;
+use crate::limits::Work;
 use axum::extract::{Query, State};
 use axum::response::{Html, Response};
 use std::fmt::Write;
@@ -15,11 +17,11 @@ pub(crate) async fn compare(
     Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
     let ids = named(&query);
-    let made = blocking(&app, move |app| Ok::<_, Trouble>(render(app, &ids))).await;
+    let made = blocking(&app, Work::Known, move |app, now| Ok(render(app, now, &ids))).await;
     answer(&app, made)
 }
 
-fn render(app: &App, ids: &[String]) -> Html<String> {
+fn render(app: &App, now: &Snapshot, ids: &[String]) -> Html<String> {
     let mut body = format!("<div class=\"title\"><h1>{} runs compared</h1></div>\n", ids.len());
     if ids.is_empty() || ids.len() > COMPARED {
         let _ = write!(
@@ -44,9 +46,8 @@ fn render(app: &App, ids: &[String]) -> Html<String> {
          <th class=\"number\">Seed</th><th class=\"number\">Steps</th><th class=\"number\">Training loss</th>\
          <th class=\"number\">Held-out</th><th class=\"number\">Tokens/s</th></tr></thead><tbody>\n",
     );
-    let catalogue = app.catalogue();
     for id in ids {
-        let Some(run) = catalogue.run(id).map(|entry| &entry.summary) else {
+        let Some(run) = now.runs.get(id).map(|entry| &entry.summary) else {
             let _ = writeln!(
                 body,
                 "<tr><td>{}</td><td colspan=\"6\" class=\"reason\">not there</td></tr>",

@@ -3,7 +3,8 @@
 use super::html::{Safe, ago, loss, part, scaled};
 use super::{answer, page};
 use crate::app::{App, Trouble, blocking};
-use crate::catalogue::{Standing, Summary};
+use crate::catalogue::{Snapshot, Standing, Summary};
+use crate::limits::Work;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::response::{Html, Response};
@@ -30,7 +31,7 @@ const COLUMNS: [(&str, &str, &str); 9] = [
 
 /// The page.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Response {
-    let made = blocking(&app, |app| Ok(render(app))).await;
+    let made = blocking(&app, Work::Known, |app, now| Ok(render(app, now))).await;
     answer(&app, made)
 }
 
@@ -45,28 +46,25 @@ pub(crate) async fn rows(
     State(app): State<Arc<App>>,
     Query(since): Query<Since>,
 ) -> Result<Json<Value>, Trouble> {
-    let work = move |app: &App| {
-        let catalogue = app.catalogue();
+    let work = move |_: &App, now: &Snapshot| {
         let since = since.since.unwrap_or(0);
-        let changed = catalogue.runs().filter(|(_, entry)| entry.revision > since);
+        let changed = now.runs.iter().filter(|(_, entry)| entry.revision > since);
         let rows: Vec<Value> =
             changed.map(|(id, entry)| json!({ "id": id, "html": row(&entry.summary) })).collect();
-        let total = catalogue.runs().count();
-        Ok(Json(json!({ "revision": catalogue.revision(), "total": total, "rows": rows })))
+        let total = now.runs.len();
+        Ok(Json(json!({ "revision": now.revision, "total": total, "rows": rows })))
     };
-    blocking(&app, work).await
+    blocking(&app, Work::Known, work).await
 }
 
-fn render(app: &App) -> Html<String> {
-    let catalogue = app.catalogue();
-    let runs: Vec<&Summary> = catalogue.runs().map(|(_, entry)| &entry.summary).collect();
+fn render(app: &App, now: &Snapshot) -> Html<String> {
     let mut body = String::from("<div class=\"title\"><h1>Runs</h1>");
-    for id in catalogue.suites().keys() {
+    for id in now.suites.keys() {
         let (link, name) = (part(id), Safe(id));
         let _ = write!(body, "<a class=\"chip\" href=\"/suites/{link}\">suite {name}</a>");
     }
     body.push_str("</div>\n");
-    if runs.is_empty() {
+    if now.runs.is_empty() {
         body.push_str(
             "<p class=\"empty\">There is no run in this folder yet. <code>hadal train --out \
              FOLDER/NAME</code> makes one, and it appears here by itself.</p>\n",
@@ -78,20 +76,19 @@ fn render(app: &App) -> Html<String> {
          </span><span class=\"grow\"></span><span id=\"count\" class=\"faint\"></span>\
          <button id=\"compare\" disabled>Compare</button></div>\n",
     );
-    let revision = catalogue.revision();
+    let revision = now.revision;
     let _ = writeln!(
         body,
         "<div class=\"scroll\"><table id=\"runs\" data-revision=\"{revision}\">{}<tbody>",
         head()
     );
-    for run in runs {
+    for run in now.summaries() {
         body.push_str(&row(run));
         body.push('\n');
     }
     body.push_str("</tbody></table></div>");
-    if let Some(trouble) = catalogue.index_trouble() {
-        let _ =
-            write!(body, "\n<p class=\"faint\">Works without runs.sqlite: {}</p>", Safe(trouble));
+    if let Some(trouble) = &now.index_trouble {
+        let _ = write!(body, "\n<p class=\"faint\">Works without an index: {}</p>", Safe(trouble));
     }
     page(app, "runs", "list", &body)
 }

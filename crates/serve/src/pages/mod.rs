@@ -16,6 +16,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{Html, IntoResponse, Response};
 use html::Safe;
+pub(crate) use html::part;
 use std::sync::Arc;
 
 /// A page in its frame. `script` names a module of `assets/`, `body` is already HTML.
@@ -47,7 +48,9 @@ fn trouble_page(app: &App, trouble: &Trouble) -> Response {
         trouble.status.canonical_reason().unwrap_or("Trouble"),
         Safe(&trouble.message)
     );
-    (trouble.status, page(app, "not found", "", &body)).into_response()
+    let mut response = (trouble.status, page(app, "not found", "", &body)).into_response();
+    trouble.tell_when(response.headers_mut());
+    response
 }
 
 fn answer(app: &App, made: Result<Html<String>, Trouble>) -> Response {

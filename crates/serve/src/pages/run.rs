@@ -3,12 +3,14 @@
 use super::html::{Safe, loss, part, scaled};
 use super::{answer, page};
 use crate::app::{App, Trouble, blocking};
-use crate::catalogue::{Standing, Summary};
+use crate::catalogue::{Snapshot, Standing, Summary};
+use crate::files::{self, Contents};
+use crate::limits::Work;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::{Html, Response};
-use hadal_report::run::{Run, Sample};
+use hadal_report::run::Sample;
 use std::fmt::Write;
+use std::path::Path as FilePath;
 use std::sync::Arc;
 
 /// The newest samples; the rest is in the API.
@@ -16,15 +18,14 @@ const SAMPLES: usize = 6;
 
 /// The page.
 pub(crate) async fn run(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    let made = blocking(&app, move |app| render(app, &id)).await;
+    let made = blocking(&app, Work::Files, move |app, now| render(app, now, &id)).await;
     answer(&app, made)
 }
 
-fn render(app: &App, id: &str) -> Result<Html<String>, Trouble> {
-    let folder = app.folder(id)?;
-    let summary = app.catalogue().run(id).map(|entry| entry.summary.clone());
-    let summary = summary.ok_or_else(|| Trouble::new(StatusCode::NOT_FOUND, "the run is gone"))?;
-    let read = Run::read(&folder);
+fn render(app: &App, now: &Snapshot, id: &str) -> Result<Html<String>, Trouble> {
+    let folder = now.folder(id)?;
+    let summary = now.runs.get(id).map(|entry| entry.summary.clone()).unwrap_or_default();
+    let read = Contents::read(&folder);
     let status = match read {
         Ok(_) => summary.status,
         Err(_) => Standing::Broken,
@@ -46,14 +47,17 @@ fn render(app: &App, id: &str) -> Result<Html<String>, Trouble> {
             Ok(page(app, id, "", &body))
         }
         Ok(run) => {
-            whole(&mut body, app, &summary, &run);
+            whole(&mut body, app, &summary, &folder, &run);
             Ok(page(app, id, "run", &body))
         }
     }
 }
 
-fn whole(body: &mut String, app: &App, summary: &Summary, run: &Run) {
+fn whole(body: &mut String, app: &App, summary: &Summary, folder: &FilePath, run: &Contents) {
     let id = &summary.id;
+    for trouble in summary.reason.iter().chain(&run.trouble) {
+        let _ = writeln!(body, "<p class=\"reason\">{}.</p>", Safe(trouble));
+    }
     tiles(body, summary, run);
     let writable = app.token.is_some();
     let _ = writeln!(
@@ -71,20 +75,20 @@ fn whole(body: &mut String, app: &App, summary: &Summary, run: &Run) {
         summary.steps.unwrap_or(0),
     );
     note(body, summary, writable);
-    if run.figures.is_empty() {
+    if files::figure_files(folder).is_empty() {
         let _ = writeln!(
             body,
             "<h2>Diagnosis</h2>\n<p class=\"faint\">No figures yet: <code>hadal diagnose {}</code> makes them.</p>",
-            Safe(run.path.display())
+            Safe(folder.display())
         );
     } else {
         body.push_str("<h2>Diagnosis</h2>\n<div class=\"charts\" id=\"figures\"></div>\n");
     }
     samples(body, &run.samples);
-    settings(body, run);
+    settings(body, folder, run);
 }
 
-fn tiles(body: &mut String, summary: &Summary, run: &Run) {
+fn tiles(body: &mut String, summary: &Summary, run: &Contents) {
     let steps = summary.steps.map_or(String::new(), |steps| format!("<small>of {steps}</small>"));
     let accuracy = summary.accuracy.map_or(String::new(), |share| {
         tile("Accuracy", "t-accuracy", &format!("{:.1} %", share * 100.0))
@@ -92,7 +96,8 @@ fn tiles(body: &mut String, summary: &Summary, run: &Run) {
     let parameters = run.outcome.map_or(String::new(), |outcome| {
         tile("Parameters", "t-parameters", &scaled(Some(outcome.parameters as f64)))
     });
-    let policy = format!("{} <small>seed {}</small>", Safe(run.residual()), run.seed());
+    let seed = summary.seed.unwrap_or(0);
+    let policy = format!("{} <small>seed {seed}</small>", Safe(&summary.residual));
     let _ = writeln!(
         body,
         "<div class=\"tiles\">{}{}{}{}{accuracy}{}{}{parameters}{}{}</div>",
@@ -147,7 +152,7 @@ fn samples(body: &mut String, samples: &[Sample]) {
     body.push_str("</div>\n");
 }
 
-fn settings(body: &mut String, run: &Run) {
+fn settings(body: &mut String, folder: &FilePath, run: &Contents) {
     let text = toml::to_string(&run.settings).unwrap_or_default();
     let about = serde_json::to_string_pretty(&run.about).unwrap_or_default();
     let _ = write!(
@@ -157,6 +162,6 @@ fn settings(body: &mut String, run: &Run) {
          <p class=\"faint\">{}</p>",
         Safe(text.trim_end()),
         Safe(about),
-        Safe(run.path.display())
+        Safe(folder.display())
     );
 }

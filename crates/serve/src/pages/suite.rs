@@ -4,6 +4,8 @@ use super::html::{Safe, part};
 use super::{answer, list, page};
 use crate::api::suite_table;
 use crate::app::{App, Trouble, blocking};
+use crate::catalogue::Snapshot;
+use crate::limits::Work;
 use axum::extract::{Path, State};
 use axum::response::{Html, Response};
 use serde::Deserialize;
@@ -23,16 +25,14 @@ struct Table {
 
 /// The page.
 pub(crate) async fn suite(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    let made = blocking(&app, move |app| render(app, &id)).await;
+    let made = blocking(&app, Work::Many, move |app, now| render(app, now, &id)).await;
     answer(&app, made)
 }
 
-fn render(app: &App, id: &str) -> Result<Html<String>, Trouble> {
-    let folder = app.suite(id)?;
+fn render(app: &App, now: &Snapshot, id: &str) -> Result<Html<String>, Trouble> {
+    let folder = now.suite(id)?;
     let mut body = format!("<div class=\"title\"><h1>Suite {}</h1>", Safe(id));
-    let catalogue = app.catalogue();
-    let runs = catalogue.runs().filter(|(_, entry)| entry.path.starts_with(&folder));
-    let runs: Vec<_> = runs.map(|(_, entry)| &entry.summary).collect();
+    let runs = now.below(&folder);
     if !runs.is_empty() {
         let query: Vec<String> = runs.iter().map(|run| format!("run={}", part(&run.id))).collect();
         let link = query.join("&amp;");

@@ -1,7 +1,9 @@
 //! Clicks through the main paths in a real browser.
 
 use crate::chromium::{Browser, chromium};
+use crate::security::remote;
 use crate::support::{Site, append, lines, many, run};
+use hadal_files::testing::skip;
 use serde_json::json;
 use std::fs;
 use std::io::Write;
@@ -10,10 +12,7 @@ use std::time::Duration;
 /// A browser, or `None` where there is none.
 pub(crate) fn browser(width: u32) -> Option<Browser> {
     if chromium().is_none() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: there is no Chromium here (apt-get install chromium)"
-        );
+        skip("browser", "there is no Chromium here (apt-get install chromium)");
         return None;
     }
     Some(Browser::start(width, 900).expect("Chromium does not start"))
@@ -200,4 +199,18 @@ fn ticks_say_where_they_stand() {
            return JSON.stringify(wrong); })",
     );
     assert_eq!(wrong, "[]");
+}
+
+#[test]
+fn a_browser_needs_the_token_only_once() {
+    let Some(mut browser) = browser(1280) else { return };
+    let site = remote(|_| ());
+    browser.open(site.server.url());
+    browser.until("document.getElementById('count').textContent === '1 of 1 runs'");
+    browser.click("main td a[href^='/runs/']");
+    browser.until("location.href.endsWith('/runs/mine')");
+    browser.until("document.querySelectorAll('#loss svg path.curve').length >= 1");
+    append(&site.folder.path().join("mine"), &lines(11..=12));
+    browser.until("document.getElementById('live').textContent === 'last point: step 12'");
+    assert_eq!(browser.complaints, Vec::<String>::new());
 }

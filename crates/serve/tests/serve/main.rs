@@ -3,7 +3,10 @@
 mod api;
 mod browser;
 mod chromium;
+mod ending;
+mod limits;
 mod live;
+mod odd_files;
 mod report;
 mod screenshots;
 mod security;

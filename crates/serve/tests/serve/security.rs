@@ -84,6 +84,8 @@ fn odd_names_and_broken_runs_are_shown_as_text() {
             run(root, name, "mgr", 10);
         }
         let folder = run(root, "broken", "mgr", 10);
+        fs::write(folder.join("config.toml"), "<i>\n").unwrap();
+        let folder = run(root, "damaged", "mgr", 10);
         fs::write(folder.join("metrics.jsonl"), "<i>\n").unwrap();
         let folder = run(root, "policy", "<u>x</u>", 10);
         fs::write(folder.join("note.txt"), "<u>note").unwrap();
@@ -141,6 +143,62 @@ fn notes_need_the_token_and_nothing_else_can_be_written() {
             assert_eq!(site.ask(&request).status, 405, "{method} {path}");
         }
     }
+}
+
+/// A server that other machines can reach, with one run.
+pub(crate) fn remote(change: impl FnOnce(&mut Options)) -> Site {
+    let change = |options: &mut Options| {
+        options.host = "0.0.0.0".into();
+        options.allow_remote = true;
+        change(options);
+    };
+    Site::with(change, |root| drop(run(root, "mine", "mgr", 10)))
+}
+
+fn status(site: &Site, path: &str, header: &str) -> u16 {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    site.ask(&format!("{head}{header}\r\n")).status
+}
+
+#[test]
+fn other_machines_need_a_token_to_read() {
+    let site = remote(|_| ());
+    let token = site.server.url().split_once("?token=").unwrap().1.to_owned();
+    assert!(token.len() == 32 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+    let paths =
+        ["/", "/api/runs", "/runs/mine", "/api/runs/mine/events", "/assets/chart.js", "/no"];
+    for path in paths {
+        assert_eq!(status(&site, path, ""), 401, "{path}");
+        assert_eq!(status(&site, path, "Cookie: hadal=; a=b\r\n"), 401, "{path}");
+    }
+    let wrong = &token[1..];
+    assert_eq!(status(&site, &format!("/?token={wrong}"), ""), 401);
+    assert_eq!(status(&site, "/", &format!("Authorization: Bearer {wrong}\r\n")), 401);
+    assert_eq!(status(&site, "/", &format!("Authorization: Bearer {token}\r\n")), 200);
+    let head = site.get(&format!("/?token={token}")).head;
+    let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    let (cookie, rest) = cookie.split_once(';').unwrap();
+    assert!(rest.contains("httponly") && rest.contains("samesite=strict"), "{rest}");
+    assert!(!cookie.contains(&token), "the token is in the cookie");
+    for path in ["/", "/api/runs", "/runs/mine"] {
+        assert_eq!(status(&site, path, &format!("Cookie: a=b; {cookie}\r\n")), 200, "{path}");
+    }
+    // Reading is not writing.
+    let put = "PUT /api/runs/mine/note HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n";
+    assert_eq!(site.ask(&format!("{put}Cookie: {cookie}\r\n\r\n")).status, 403);
+    assert_eq!(site.ask(&format!("{put}Authorization: Bearer {token}\r\n\r\n")).status, 403);
+}
+
+#[test]
+fn a_given_token_is_used_and_none_is_needed_if_that_is_said() {
+    let site = remote(|options| options.token = Some("open sesame".into()));
+    assert!(site.server.url().ends_with("/?token=open%20sesame"), "{}", site.server.url());
+    assert_eq!(status(&site, "/?token=open%20sesame", ""), 200);
+    assert_eq!(status(&site, "/", "Authorization: Bearer open sesame\r\n"), 200);
+    assert_eq!(status(&site, "/", ""), 401);
+    let site = remote(|options| options.without_token = true);
+    assert!(!site.server.url().contains("token"));
+    assert_eq!(status(&site, "/", ""), 200);
 }
 
 fn refused(options: Options) -> ServeError {

@@ -22,10 +22,15 @@ impl Site {
     }
 
     pub(crate) fn with_token(token: Option<&str>, make: impl FnOnce(&Path)) -> Self {
+        Self::with(|options| options.token = token.map(str::to_owned), make)
+    }
+
+    /// With other options.
+    pub(crate) fn with(change: impl FnOnce(&mut Options), make: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         make(folder.path());
-        let options =
-            Options { port: 0, token: token.map(str::to_owned), ..Options::new(folder.path()) };
+        let mut options = Options { port: 0, ..Options::new(folder.path()) };
+        change(&mut options);
         let server = Server::bind(options).unwrap().spawn();
         Self { folder, server }
     }
@@ -45,10 +50,7 @@ impl Site {
         stream.write_all(request.as_bytes()).unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
-        let text = String::from_utf8(bytes).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+        Answer::parse(bytes)
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -72,6 +74,15 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn parse(bytes: Vec<u8>) -> Self {
+        let text = String::from_utf8(bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Self { status, head: head.to_lowercase(), body: body.to_owned() }
+    }
 }
 
 /// A stream of events.

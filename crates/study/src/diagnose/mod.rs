@@ -29,8 +29,8 @@ mod writes;
 mod xiong;
 
 pub use error::DiagnoseError;
+pub(crate) use files::Files;
 pub use files::write;
-pub(crate) use files::{json, write_figures};
 pub use kind::Kind;
 pub use overlay::overlay;
 pub use summary::{

@@ -1,9 +1,10 @@
 //! The cut itself: a new directory beside the old one, and a record of what was done.
 
-use super::error::PruneError;
-use super::file::{CONFIG, FileHash, INDEX, Source, SourceKind, hash, weight_files, write_json};
+use super::error::{PruneError, unfit};
+use super::file::{FileHash, Source, SourceKind, hash, write_json};
 use super::map::Renumbering;
 use super::plan::Plan;
+use super::rest::{self, Rest};
 use super::scores::Scores;
 use super::{gguf, hugging_face, own};
 use hadal_files::{Action, StagedDirectory, file_error};
@@ -14,9 +15,6 @@ use std::path::{Path, PathBuf};
 
 /// The record of a cut.
 pub(super) const MANIFEST: &str = "pruned.json";
-/// Weights in other formats: they would still be those of the whole model.
-const OTHER_WEIGHTS: [&str; 9] =
-    ["safetensors", "bin", "pt", "pth", "ckpt", "h5", "msgpack", "onnx", "gguf"];
 
 /// The record of a cut, `pruned.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +38,12 @@ pub struct Manifest {
     pub files: Vec<FileHash>,
     /// Files of the original that were not copied, because they hold the whole model.
     pub not_copied: Vec<String>,
+    /// Links out of the original's directory, pipes and the like, which were not copied either.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// Programs that were copied along.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub code: Vec<String>,
     /// What was typed.
     pub command: String,
     /// How to make it again.
@@ -69,9 +73,16 @@ pub fn apply(
         SourceKind::HuggingFace => hugging_face::blocks(&source.path)?,
         SourceKind::Hadal => read_config(&source.path)?.n_layers,
     };
+    if let Some(plan) = plan.filter(|plan| plan.blocks != blocks) {
+        let said = plan.blocks;
+        return Err(unfit(
+            &source.path,
+            format!("it has {blocks} blocks, but the plan is for {said}"),
+        ));
+    }
     let map = Renumbering::new(blocks, remove)?;
     let staged = StagedDirectory::create(out)?;
-    let (exact, not_copied) = write(&source, &map, staged.path())?;
+    let (exact, rest) = write(&source, &map, staged.path())?;
     let removed = Part::of_sites(&Part::all_sites(remove));
     let redo = format!(
         "hadal prune apply {} --blocks {} --out {}",
@@ -79,6 +90,8 @@ pub fn apply(
         Part::list(&removed),
         quoted(out)
     );
+    // Also in the place of a copy of the whole model's.
+    hadal_files::write_manifest(staged.path())?;
     let manifest = Manifest {
         blocks,
         removed,
@@ -87,7 +100,9 @@ pub fn apply(
         exact,
         scores: plan.map(|plan| plan.scores.clone()),
         files: hashes(staged.path())?,
-        not_copied,
+        not_copied: rest.weights,
+        left_out: rest.left_out,
+        code: rest.code,
         command: command.into(),
         redo,
         undo: format!("rm -r {}   # {} is untouched", quoted(out), quoted(&source.path)),
@@ -98,55 +113,24 @@ pub fn apply(
     Ok(manifest)
 }
 
-/// Writes everything but the record. Returns whether it is exact, and what was not copied.
-fn write(
-    source: &Source,
-    map: &Renumbering,
-    staging: &Path,
-) -> Result<(bool, Vec<String>), PruneError> {
+/// Writes everything but the record. Returns whether it is exact, and what became of other files.
+fn write(source: &Source, map: &Renumbering, staging: &Path) -> Result<(bool, Rest), PruneError> {
+    let copy = || rest::copy(&source.path, staging, MANIFEST);
     match source.kind {
         SourceKind::Gguf => {
             let name = source.path.file_name().unwrap_or_default();
             gguf::cut(&source.path, map, &staging.join(name))?;
-            Ok((true, Vec::new()))
+            Ok((true, Rest::default()))
         }
         SourceKind::HuggingFace => {
             hugging_face::cut(&source.path, map, staging)?;
-            Ok((true, copy_rest(&source.path, staging)?))
+            Ok((true, copy()?))
         }
         SourceKind::Hadal => {
             let exact = own::cut(&source.path, map, staging)?;
-            Ok((exact, copy_rest(&source.path, staging)?))
+            Ok((exact, copy()?))
         }
     }
-}
-
-/// Copies tokenizer, licence and everything else that is not weights. Returns the names of omitted weight files.
-fn copy_rest(directory: &Path, staging: &Path) -> Result<Vec<String>, PruneError> {
-    let cut = weight_files(directory)?;
-    let mut not_copied = Vec::new();
-    for entry in fs::read_dir(directory).map_err(file_error(Action::Read, directory))? {
-        let path = entry.map_err(file_error(Action::Read, directory))?.path();
-        let Some(name) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else {
-            continue;
-        };
-        if !path.is_file()
-            || cut.contains(&name)
-            || [CONFIG, INDEX, MANIFEST].contains(&name.as_str())
-        {
-            continue;
-        }
-        let extension =
-            path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-        if extension.is_some_and(|extension| OTHER_WEIGHTS.contains(&extension.as_str())) {
-            not_copied.push(name);
-            continue;
-        }
-        let to = staging.join(&name);
-        fs::copy(&path, &to).map_err(file_error(Action::Write, &to))?;
-    }
-    not_copied.sort();
-    Ok(not_copied)
 }
 
 fn hashes(directory: &Path) -> Result<Vec<FileHash>, PruneError> {

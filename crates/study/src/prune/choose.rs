@@ -183,7 +183,7 @@ impl Options {
         self.budget.count(1, 1).map(drop)
     }
 
-    fn protects(&self, block: usize, blocks: usize) -> bool {
+    pub(super) fn protects(&self, block: usize, blocks: usize) -> bool {
         let index = block as i64;
         self.protect.iter().any(|&wanted| wanted == index || wanted == index - blocks as i64)
     }

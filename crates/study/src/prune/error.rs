@@ -37,6 +37,11 @@ pub enum PruneError {
     /// A part is not in the model.
     #[error("{part} is not in this model, whose blocks are 0 to {}", blocks.saturating_sub(1))]
     NoSuchPart { part: Part, blocks: usize },
+    /// A file says a number of blocks that no model has.
+    #[error(
+        "the model says that it has {blocks} blocks, but no more than {most} are read; its file may be damaged"
+    )]
+    TooDeep { blocks: usize, most: usize },
     /// Nothing would be left.
     #[error("all {blocks} blocks would go; keep at least one")]
     NothingLeft { blocks: usize },
@@ -102,6 +107,7 @@ impl PruneError {
             | Self::TooMany { .. }
             | Self::NoSuchPart { .. }
             | Self::NothingLeft { .. }
+            | Self::TooDeep { .. }
             | Self::Unfit { .. }
             | Self::NotWritable { .. }
             | Self::Exists { .. } => true,

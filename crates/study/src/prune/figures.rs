@@ -3,8 +3,7 @@
 use super::error::PruneError;
 use super::plan::Plan;
 use super::scores::PartScore;
-use crate::diagnose::write_figures;
-use hadal_files::{create_directory, write_whole};
+use crate::diagnose::Files;
 use hadal_model::Part;
 use hadal_report::figure::{Axis, Figure, Line, Marks};
 use hadal_report::page;
@@ -84,10 +83,10 @@ pub fn figures(plan: &Plan) -> Vec<Figure> {
 /// Writes the figures as JSON, CSV, SVG and PNG, and all of them as `plan.html`.
 pub fn write_plan_figures(directory: &Path, plan: &Plan) -> Result<(), PruneError> {
     let figures = figures(plan);
-    create_directory(directory)?;
-    write_figures(directory, &figures)?;
+    let mut files = Files::default();
+    files.figures(&figures)?;
     let name = plan.source.path.file_name().unwrap_or(plan.source.path.as_os_str());
     let title = format!("Cutting {}", name.to_string_lossy());
-    write_whole(&directory.join("plan.html"), page::figures(&title, &figures))?;
-    Ok(())
+    files.add("plan.html", page::figures(&title, &figures));
+    Ok(files.write(directory)?)
 }

@@ -1,10 +1,9 @@
 //! The files of a model, what they are and what is in them.
 
 use super::error::{PruneError, unfit};
-use hadal_files::{Action, file_error, pretty_json, write_whole};
+use hadal_files::{pretty_json, write_whole};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 pub(super) const CONFIG: &str = "config.json";
@@ -140,11 +139,7 @@ pub(super) fn weight_files(directory: &Path) -> Result<Vec<String>, PruneError> 
 pub(super) fn read_json(path: &Path) -> Result<Value, PruneError> {
     /// The index of the largest model is a few megabytes long.
     const LONGEST: u64 = 64 << 20;
-    let length = fs::metadata(path).map_err(file_error(Action::Read, path))?.len();
-    if length > LONGEST {
-        return Err(unfit(path, "this file is too long to be JSON of a model"));
-    }
-    let text = hadal_files::read(path)?;
+    let text = hadal_files::read_at_most(path, LONGEST)?;
     serde_json::from_slice(&text)
         .map_err(|error| PruneError::Malformed { path: path.into(), reason: error.to_string() })
 }

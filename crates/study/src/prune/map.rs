@@ -12,9 +12,15 @@ pub(super) struct Renumbering {
     silent: Vec<Part>,
 }
 
+/// No model has more blocks, so a file that says so is damaged or made to fill memory. The bound of our own configs.
+pub(super) const MOST_BLOCKS: usize = 4096;
+
 impl Renumbering {
     /// Refuses parts that do not exist, and cuts that leave nothing.
     pub(super) fn new(blocks: usize, remove: &[Part]) -> Result<Self, PruneError> {
+        if blocks > MOST_BLOCKS {
+            return Err(PruneError::TooDeep { blocks, most: MOST_BLOCKS });
+        }
         if let Some(&part) = remove.iter().find(|part| part.block() >= blocks) {
             return Err(PruneError::NoSuchPart { part, blocks });
         }
@@ -93,5 +99,11 @@ mod tests {
         );
         let halves = [Part::Block(0), Part::Attention(1), Part::Mlp(1)];
         assert!(error(&halves).contains("all 2 blocks would go"));
+        // A file of a few bytes may say any number, and each block would have an entry.
+        for blocks in [MOST_BLOCKS + 1, 1 << 32, usize::MAX] {
+            let error = Renumbering::new(blocks, &[Part::Block(0)]).unwrap_err().to_string();
+            assert!(error.contains(&blocks.to_string()) && error.contains("4096"), "{error}");
+        }
+        assert!(Renumbering::new(MOST_BLOCKS, &[Part::Block(0)]).is_ok());
     }
 }

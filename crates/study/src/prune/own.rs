@@ -3,8 +3,9 @@
 
 use super::error::PruneError;
 use super::map::Renumbering;
+use crate::save_into;
 use hadal_kernels::read_back;
-use hadal_model::{Decoder, Device, ModelConfig, Part, PassError, Tokens, Variant, load, save};
+use hadal_model::{Decoder, Device, ModelConfig, Part, PassError, Tokens, Variant, load};
 use hadal_residual::{InvalidPolicy, Numbering, ResidualConfig, Site};
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +20,7 @@ const LENGTH: usize = 32;
 pub(super) fn cut(directory: &Path, map: &Renumbering, out: &Path) -> Result<bool, PruneError> {
     let whole = load(directory, &Device::flex())?.decoder;
     let (decoder, exact) = cut_model(&whole, map)?;
-    save(&decoder, out)?;
+    save_into(&decoder, out)?;
     Ok(exact)
 }
 

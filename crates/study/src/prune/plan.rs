@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The version of the file.
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 
 /// What is cut, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -228,25 +228,4 @@ fn make(
 /// The blocks that stay, by their original numbers.
 pub(super) fn kept(blocks: usize, remove: &[Part]) -> Vec<usize> {
     (0..blocks).filter(|&block| !remove.contains(&Part::Block(block))).collect()
-}
-
-/// Reads a plan.
-pub fn read_plan(path: &Path) -> Result<Plan, PruneError> {
-    let malformed = |reason: String| PruneError::Malformed { path: path.into(), reason };
-    let text = hadal_files::read(path)?;
-    let plan: Plan = serde_json::from_slice(&text)
-        .map_err(|error| malformed(format!("this is not a plan of `hadal prune plan`: {error}")))?;
-    match plan.format {
-        FORMAT => Ok(plan),
-        other => {
-            Err(malformed(format!("it is of format {other}, but this hadal reads format {FORMAT}")))
-        }
-    }
-}
-
-impl Plan {
-    /// Writes the plan.
-    pub fn write(&self, path: &Path) -> Result<(), PruneError> {
-        super::file::write_json(path, self)
-    }
 }

@@ -58,7 +58,7 @@ pub(super) fn cuts(blocks: usize) -> Vec<Vec<Part>> {
     all_parts(blocks).into_iter().map(|part| vec![part]).collect()
 }
 
-fn all_parts(blocks: usize) -> Vec<Part> {
+pub(super) fn all_parts(blocks: usize) -> Vec<Part> {
     (0..blocks)
         .flat_map(|block| [Part::Block(block), Part::Attention(block), Part::Mlp(block)])
         .collect()

@@ -1,13 +1,12 @@
 //! Copying `.safetensors` tensor by tensor: bytes are moved from a mapped file to a new one and never held.
 
 use super::error::PruneError;
-use hadal_files::{Action, file_error};
+use hadal_files::{Action, WholeFile, file_error};
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What becomes of a tensor.
@@ -32,7 +31,7 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self, PruneError> {
-        let file = File::open(path).map_err(file_error(Action::Read, path))?;
+        let file = hadal_files::open(path)?;
         // SAFETY: the mapping is read-only. Should another process truncate the file meanwhile, the
         // kernel stops us.
         let map = unsafe { Mmap::map(&file) }.map_err(file_error(Action::Read, path))?;
@@ -84,25 +83,26 @@ impl Shard {
         if copied.is_empty() {
             return Ok(Vec::new());
         }
-        self.write(to, &header, &copied).map_err(file_error(Action::Write, to))?;
+        let mut out = WholeFile::create(to)?;
+        self.write(&mut out, &header, &copied).map_err(file_error(Action::Write, to))?;
+        out.finish()?;
         Ok(copied.into_iter().map(|(name, _, length, _)| (name, length as u64)).collect())
     }
 
     fn write(
         &self,
-        to: &Path,
+        out: &mut WholeFile,
         header: &Map<String, Value>,
         tensors: &[(String, usize, usize, bool)],
     ) -> io::Result<()> {
         let mut text = serde_json::to_vec(header)?;
         // The format requires tensors to begin at a multiple of eight.
         text.resize(text.len().next_multiple_of(8), b' ');
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(to)?);
         out.write_all(&(text.len() as u64).to_le_bytes())?;
         out.write_all(&text)?;
         for &(_, from, length, silent) in tensors {
             if silent {
-                io::copy(&mut io::repeat(0).take(length as u64), &mut out)?;
+                io::copy(&mut io::repeat(0).take(length as u64), out)?;
                 continue;
             }
             let bytes = self.map.get(self.data + from..self.data + from + length);
@@ -111,7 +111,7 @@ impl Shard {
             })?;
             out.write_all(bytes)?;
         }
-        out.flush()
+        Ok(())
     }
 }
 

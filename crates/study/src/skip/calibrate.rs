@@ -15,8 +15,7 @@ use super::{Options, Progress, checked};
 use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
-use hadal_files::write_whole;
-use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save};
+use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save_with};
 use hadal_residual::{Site, SkippedKeys, Skipping, StepMode};
 use hadal_train::SkipPer;
 use std::fs;
@@ -173,14 +172,12 @@ impl Calibrated {
         Ok(place.clone())
     }
 
-    /// Writes a model directory, with the tokenizer if there is one.
+    /// Writes a model directory, with the tokenizer if there is one: all of it or nothing.
     pub fn save(&self, out: &Path) -> Result<(), SkipError> {
-        save(&self.decoder, out)?;
-        if let Some(from) = &self.tokenizer {
-            let to = out.join("tokenizer.json");
-            write_whole(&to, hadal_files::read(from)?)?;
-        }
-        Ok(())
+        check_free(out)?;
+        let tokenizer = self.tokenizer.as_deref().map(hadal_files::read).transpose()?;
+        let more: Vec<_> = tokenizer.iter().map(|text| ("tokenizer.json", &text[..])).collect();
+        Ok(save_with(&self.decoder, out, &more)?)
     }
 }
 

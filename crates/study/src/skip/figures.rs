@@ -2,8 +2,7 @@
 
 use super::error::SkipError;
 use super::sweep::{Point, Sweep};
-use crate::diagnose::{json, write_figures};
-use hadal_files::{create_directory, write_whole};
+use crate::diagnose::Files;
 use hadal_report::figure::{Axis, Figure, Line, Marks};
 use hadal_report::page;
 use std::path::Path;
@@ -77,11 +76,11 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
 
 /// Writes the figures as JSON, CSV, SVG and PNG, all of them as one page, and the numbers as `about/sweep.json`.
 pub fn write(directory: &Path, sweep: &Sweep, figures: &[Figure]) -> Result<(), SkipError> {
-    // Apart from the figures: readers of a figure directory take every JSON file for one.
-    let about = directory.join("about");
-    create_directory(&about)?;
-    write_figures(directory, figures)?;
+    let mut files = Files::default();
+    files.figures(figures)?;
     let title = format!("Skipping: {}", sweep.name);
-    write_whole(&directory.join("sweep.html"), page::figures(&title, figures))?;
-    Ok(json(&about.join("sweep.json"), sweep)?)
+    files.add("sweep.html", page::figures(&title, figures));
+    // Apart from the figures: readers of a figure directory take every JSON file for one.
+    files.json("about/sweep.json", sweep)?;
+    Ok(files.write(directory)?)
 }

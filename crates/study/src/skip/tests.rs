@@ -218,7 +218,7 @@ fn a_calibrated_model_is_written_and_read_back() {
     assert_eq!(read_config(&model).unwrap(), *read.config());
     assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), weights);
     let left: Vec<_> = fs::read_dir(&model).unwrap().collect();
-    assert_eq!(left.len(), 3, "{left:?}");
+    assert_eq!(left.len(), 4, "{left:?}");
 }
 
 #[test]

@@ -159,7 +159,10 @@ fn what_is_written_is_read_back_also_after_appending() {
     for (count, (tag, step, value, time)) in points.iter().enumerate() {
         if count == 2 {
             drop(writer);
-            writer = EventWriter::append(&path).unwrap();
+            let length = std::fs::metadata(&path).unwrap().len();
+            let (again, warning) = EventWriter::append(&path, length).unwrap();
+            assert_eq!(warning, None);
+            writer = again;
         }
         writer.scalar(tag, *step, *value, *time).unwrap();
     }
@@ -180,7 +183,8 @@ fn appending_cuts_off_a_half_written_record_wherever_it_was_torn() {
     let whole = std::fs::read(&path).unwrap();
     for torn in kept..whole.len() {
         std::fs::write(&path, &whole[..torn]).unwrap();
-        let mut writer = EventWriter::append(&path).unwrap();
+        let (mut writer, warning) = EventWriter::append(&path, whole.len() as u64).unwrap();
+        assert!(warning.unwrap().contains(&format!("{kept} of {} bytes", whole.len())));
         writer.scalar("loss", 3, 3.0, 3.0).unwrap();
         drop(writer);
         let steps: Vec<u64> = read_scalars(&path).iter().map(|scalar| scalar.1).collect();
@@ -189,17 +193,35 @@ fn appending_cuts_off_a_half_written_record_wherever_it_was_torn() {
 }
 
 #[test]
-fn a_file_that_is_missing_or_foreign_is_not_continued_but_can_be_replaced() {
+fn what_was_written_later_is_cut_off_without_a_word() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("notes.txt");
-    let missing = EventWriter::append(&path).unwrap_err();
-    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
-    for contents in [&b""[..], b"notes about a run", &[0xff; 64]] {
-        std::fs::write(&path, contents).unwrap();
-        let foreign = EventWriter::append(&path).unwrap_err();
-        assert_eq!(foreign.kind(), io::ErrorKind::InvalidData);
-        assert_eq!(std::fs::read(&path).unwrap(), contents);
-        drop(EventWriter::create(&path).unwrap());
-        assert!(read_scalars(&path).is_empty());
+    let path = directory.path().join("events.out.tfevents.0.hadal");
+    let mut writer = EventWriter::create(&path).unwrap();
+    writer.scalar("loss", 1, 1.0, 1.0).unwrap();
+    let length = writer.sync().unwrap();
+    writer.scalar("loss", 2, 2.0, 2.0).unwrap();
+    drop(writer);
+    let (mut writer, warning) = EventWriter::append(&path, length).unwrap();
+    assert_eq!(warning, None);
+    writer.scalar("loss", 3, 3.0, 3.0).unwrap();
+    drop(writer);
+    let steps: Vec<u64> = read_scalars(&path).iter().map(|scalar| scalar.1).collect();
+    assert_eq!(steps, [1, 3]);
+}
+
+#[test]
+fn a_file_that_is_missing_or_has_no_whole_record_begins_anew_with_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.out.tfevents.0.hadal");
+    for contents in [None, Some(&b""[..]), Some(b"notes about a run"), Some(&[0; 64])] {
+        let _ = std::fs::remove_file(&path);
+        if let Some(contents) = contents {
+            std::fs::write(&path, contents).unwrap();
+        }
+        let (mut writer, warning) = EventWriter::append(&path, 64).unwrap();
+        assert!(warning.unwrap().contains("0 of 64 bytes can be used"));
+        writer.scalar("loss", 3, 3.0, 3.0).unwrap();
+        drop(writer);
+        assert_eq!(read_scalars(&path).len(), 1);
     }
 }

@@ -71,8 +71,19 @@ impl Trainer {
         }
     }
 
-    pub(super) fn sample(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Some(tokenizer) = self.feed.tokenizer()? else { return Ok(()) };
+    /// Writes a text. The run goes on without one if that fails: a model that is not finite has none, and the next
+    /// step notices that.
+    pub(super) fn sample(&mut self, observer: &mut dyn Observer) {
+        let step = self.state.step;
+        match self.write_sample() {
+            Ok(Some(text)) => observer.sampled(step, &text),
+            Ok(None) => {}
+            Err(error) => observer.recovered(&format!("step {step}: no sample: {error}")),
+        }
+    }
+
+    fn write_sample(&mut self) -> Result<Option<String>, TrainError> {
+        let Some(tokenizer) = self.feed.tokenizer()? else { return Ok(None) };
         let settings = &self.config.sample;
         let step = self.state.step;
         let mut sampler = Sampler::new(Sampling {
@@ -96,7 +107,6 @@ impl Trainer {
         let generated = generate(&mut session, &prompt, &limits, &mut sampler, listen)?;
         let text = tokenizer.decode(&generated.tokens)?;
         self.logged(|logs| logs.sample(&json!({ "step": step, "prompt": prompt, "text": text })))?;
-        observer.sampled(step, &text);
-        Ok(())
+        Ok(Some(text))
     }
 }

@@ -3,6 +3,7 @@
 use super::typed;
 use crate::failure::Failure;
 use crate::output::print_json;
+use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_cpu::pool::in_pool;
 use hadal_model::Part;
@@ -72,14 +73,14 @@ impl ApplyCommand {
 
 fn show_manifest(manifest: &Manifest, out: &Path) -> io::Result<()> {
     writeln!(
-        io::stdout(),
+        stdout(),
         "{}: {} of {} blocks, without {}",
         out.display(),
         manifest.kept.len(),
         manifest.blocks,
         Part::list(&manifest.removed)
     )?;
-    let mut stderr = io::stderr();
+    let mut stderr = stderr();
     if !manifest.silenced.is_empty() {
         writeln!(
             stderr,
@@ -99,6 +100,20 @@ fn show_manifest(manifest: &Manifest, out: &Path) -> io::Result<()> {
             stderr,
             "note: not copied, because they hold the whole model: {}",
             manifest.not_copied.join(", ")
+        )?;
+    }
+    if !manifest.left_out.is_empty() {
+        writeln!(
+            stderr,
+            "note: not copied, because they lead out of the model's directory or are no files: {}",
+            manifest.left_out.join(", ")
+        )?;
+    }
+    if !manifest.code.is_empty() {
+        writeln!(
+            stderr,
+            "note: programs that came with the model were copied, look at them before you run or publish them: {}",
+            manifest.code.join(", ")
         )?;
     }
     writeln!(stderr, "redo: {}", manifest.redo)?;

@@ -3,6 +3,7 @@
 use super::bar;
 use crate::failure::Failure;
 use crate::output::{grouped, print_json};
+use crate::standard::stdout;
 use clap::Args;
 use hadal_cpu::pool::in_pool;
 use hadal_study::prune::{Check, check};
@@ -54,7 +55,7 @@ impl CheckCommand {
         let found = found?;
         match self.json {
             true => print_json(&json!(found))?,
-            false => show_check(&found, &mut io::stdout().lock())?,
+            false => show_check(&found, &mut stdout())?,
         }
         Ok(if found.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

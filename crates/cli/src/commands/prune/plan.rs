@@ -3,6 +3,7 @@
 use super::{bar, typed};
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
+use crate::standard::{stderr, stdout};
 use clap::{Args, ValueEnum};
 use hadal_cpu::pool::in_pool;
 use hadal_model::Part;
@@ -117,9 +118,9 @@ impl PlanCommand {
         if self.json {
             print_json(&found)?;
         } else {
-            show_plan(&found, &mut io::stdout().lock())?;
+            show_plan(&found, &mut stdout())?;
         }
-        let mut stderr = io::stderr();
+        let mut stderr = stderr();
         if let Some(directory) = &self.figures {
             writeln!(stderr, "figures are in {}", directory.join("plan.html").display())?;
         }

@@ -4,7 +4,7 @@ use super::MultiGate;
 use super::decision::Rule;
 use super::gate::softmax;
 use super::layout::{Numbers, Params, Shape};
-use super::saved::Saved;
+use super::saved::{Quota, Saved, Writes};
 use super::sums::lerp_square_and_dot;
 use crate::simd::{add_scaled, dot};
 use crate::streams::driver::Forward;
@@ -17,19 +17,28 @@ impl MultiGate {
         let [streams, inverse_rms, drift, _] = tile.state;
         let [numbers, next_scores, next_gates, _] = tile.record;
         if tile.junction == 0 {
-            drift.fill(1.0);
+            drift.fill(0.0);
         }
         if junction.gates {
             let [_, scores, gates, _] = tile.before.record;
             open_gates(shape, params, streams, inverse_rms, numbers, [scores, gates]);
         }
+        let skips = |token: usize| tile.before.runs.get(token) == Some(&false);
         if junction.gates && tile.keep {
             let rows = tile.first * shape.slots;
             let quota = self.memory.saving().quota(rows..rows + drift.len());
             let gates = numbers.chunks_exact(junction.numbers());
             let gates: Vec<f32> =
                 gates.flat_map(|token| junction.gates_of(token)).copied().collect();
-            *tile.kept = Saved::choose(quota, &gates, drift, streams, shape.width);
+            let sizes: Vec<f32> = match quota {
+                Quota::Everything => Vec::new(),
+                Quota::Widest(_) => {
+                    let writes = tile.write.chunks_exact(shape.width).enumerate();
+                    writes.map(|(t, write)| if skips(t) { 0.0 } else { rms(write) }).collect()
+                }
+            };
+            let writes = Writes { gates: &gates, inverse_rms, sizes: &sizes };
+            *tile.kept = Saved::choose(quota, writes, drift, streams, shape.width);
         }
         let rule = Rule::of(&self.skip, junction, tile.junction);
         let mut next = next_scores
@@ -48,7 +57,7 @@ impl MultiGate {
             let mut numbers = Numbers::split(numbers, junction);
             if !junction.gates {
                 append(shape, params, write, streams, inverse_rms, &mut numbers);
-            } else if tile.before.runs.get(t) == Some(&false) {
+            } else if skips(t) {
                 // Not even with a gate of zero: the write may be no number.
                 score(params.pool_query, streams, inverse_rms, numbers.scores);
             } else {
@@ -62,6 +71,12 @@ impl MultiGate {
             }
         }
     }
+}
+
+/// `sqrt(mean(x^2))`.
+#[inline(always)]
+fn rms(x: &[f32]) -> f32 {
+    (dot(x, x) / x.len() as f32).sqrt()
 }
 
 /// Opens all gates of the tile, before any stream changes, unless the junction before did: then `opened` are their scores

@@ -1,6 +1,7 @@
 //! What a junction does, and where its parameters and numbers are.
 
 use super::gate::Gate;
+use crate::row::inverse_root;
 use crate::streams::tiles::{split, split_mut};
 
 /// What all junctions have in common.
@@ -41,7 +42,7 @@ impl Shape {
     /// `1 / sqrt(mean + eps)` of a sum of squares.
     #[inline(always)]
     pub(super) fn inverse_rms(&self, squares: f32) -> f32 {
-        1.0 / (squares / self.width as f32 + self.eps).sqrt()
+        inverse_root(squares, self.width, self.eps)
     }
 }
 

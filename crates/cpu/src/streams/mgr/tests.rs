@@ -1,10 +1,11 @@
 //! Against a plain f64 reference, and the oracles G1 to G11 of Multi-Gate Residuals.
 
 mod reference;
+mod sizes;
 mod skipping;
 
 use super::layout::Numbers;
-use super::saved::Quota;
+use super::saved::{Quota, Writes};
 use super::*;
 use crate::streams::{Gradient, Stream};
 use reference::{Chain, JunctionParams, Random, dot, narrow};
@@ -253,17 +254,14 @@ fn saving_every_row_is_exact() {
 }
 
 #[test]
-fn narrow_gates_can_be_undone_without_saved_rows() {
+fn narrow_gates_can_be_undone_with_hardly_a_saved_row() {
     for gate in GATES {
         let mut chain = Chain::random(settings(64, 4, gate), 21, 33, 11);
         chain.settings.memory = Memory::Inversion { share: 0.0 };
         let (mgr, _) = forward(&chain, true);
-        assert!(
-            mgr.levels
-                .iter()
-                .flat_map(|level| &level.kept)
-                .all(|saved| saved.iter(64).count() == 0)
-        );
+        let saved = mgr.levels.iter().flat_map(|level| &level.kept);
+        let rows: usize = saved.map(|saved| saved.iter(64).count()).sum();
+        assert!(rows <= 2, "{rows} of 2244");
         let forms = forms(&chain);
         let inverted = run(&chain, &forms);
         assert!(error(&inverted.first_stream, &narrow(&chain.writes[0])) < 1e-6);
@@ -305,16 +303,25 @@ fn tiles_save_the_share_of_all_rows() {
 fn the_widest_gates_and_those_that_drifted_are_saved() {
     let gates = [0.1, 0.3, 0.2, 0.3, 0.0, 0.05];
     let streams = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-    let chosen = |quota, drift: &mut [f32]| {
-        let saved = Saved::choose(quota, &gates, drift, &streams, 1);
+    let chosen = |quota, sizes: [f32; 3], drift: &mut [f32]| {
+        // Two streams of three tokens, which all are of size one half.
+        let writes = Writes { gates: &gates, inverse_rms: &[2.0; 6], sizes: &sizes };
+        let saved = Saved::choose(quota, writes, drift, &streams, 1);
         saved.iter(1).map(|(row, values)| (row, values[0])).collect::<Vec<_>>()
     };
-    let mut drift = [1.0, 1.0, 1.0, 1.0, 1.0, 15.9];
-    assert_eq!(chosen(Quota::Widest(3), &mut drift), [(1, 2.0), (2, 3.0), (3, 4.0), (5, 6.0)]);
-    assert_eq!(drift, [1.0 / 0.9, 1.0, 1.0, 1.0, 1.0, 1.0]);
-    assert_eq!(chosen(Quota::Widest(1), &mut [1.0; 6]), [(1, 2.0)]);
-    assert_eq!(chosen(Quota::Everything, &mut [1.0; 6]).len(), 6);
-    assert!(chosen(Quota::Widest(0), &mut [1.0; 6]).is_empty());
+    let small = [0.5; 3];
+    let mut drift = [0.0, 0.0, 0.0, 0.0, 0.0, 31.0];
+    let four = [(1, 2.0), (2, 3.0), (3, 4.0), (5, 6.0)];
+    assert_eq!(chosen(Quota::Widest(3), small, &mut drift), four);
+    assert_eq!(drift, [2.0 / 0.9, 0.0, 0.0, 0.0, 2.0, 0.0]);
+    assert_eq!(chosen(Quota::Widest(1), small, &mut [0.0; 6]), [(1, 2.0)]);
+    assert_eq!(chosen(Quota::Everything, small, &mut [0.0; 6]).len(), 6);
+    assert!(chosen(Quota::Widest(0), small, &mut [0.0; 6]).is_empty());
+    // A drift that was small enough for a row as small as the earlier ones is too much for a larger one.
+    assert_eq!(chosen(Quota::Widest(0), small, &mut [0.0, 0.0, 30.0, 0.0, 0.0, 0.0]), [(2, 3.0)]);
+    // The first token's second stream grows by 0.3 * 40 / 0.7 / 0.5 times; the third token has a gate of 0.
+    assert_eq!(chosen(Quota::Widest(0), [40.0, 0.5, 40.0], &mut [0.0; 6]), [(1, 2.0)]);
+    assert_eq!(chosen(Quota::Widest(0), [f32::NAN, 0.5, 0.5], &mut [0.0; 6]).len(), 2);
 }
 
 /// A junction that gates, after streams were appended as they are.

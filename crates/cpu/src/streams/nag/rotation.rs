@@ -1,6 +1,7 @@
 //! How a direction arrives at a junction, and how it leaves for the head. All functions work on the
 //! rows of a tile.
 
+use crate::row::{inverse_root, seen};
 use crate::simd::{add_scaled, dot, square_and_dot, total};
 
 /// Keeps the direction of a vanishing write finite.
@@ -85,7 +86,8 @@ pub(super) fn enter(
     let width = embedding.len() / lanes.len();
     let rows = direction.chunks_exact_mut(width).zip(embedding.chunks_exact(width));
     for ((r, e), (turn, lane)) in rows.zip(turns.iter_mut().zip(lanes)) {
-        let norm = (dot(e, e) / width as f32).sqrt();
+        let squares = dot(e, e);
+        let norm = (squares / width as f32).sqrt() + seen(squares);
         *turn = [norm, 0.0, 0.0, 0.0, 0.0];
         *lane = [floored(norm).ln() + log_gain, 0.0, 0.0, 0.0];
         scale_into(r, e, 1.0 / floored(norm));
@@ -164,12 +166,12 @@ fn turn_one(after: &mut [f32], f: &[f32], r: &[f32], gain: f32) -> Turn {
     let (square, product) = square_and_dot(r, after);
     let along = product / square;
     add_scaled(after, -along, r);
-    let inverse_part = 1.0 / (dot(after, after) / width + DIRECTION_EPS).sqrt();
+    let inverse_part = inverse_root(dot(after, after), f.len(), DIRECTION_EPS);
     for (q, r) in after.iter_mut().zip(r) {
         *q = r + gain * (*q * inverse_part);
     }
     // The measured norm: dividing by the predicted sqrt(1 + g^2) would let rounding drift.
-    let inverse_turned = 1.0 / (dot(after, after) / width).sqrt();
+    let inverse_turned = inverse_root(dot(after, after), f.len(), 0.0);
     for v in after.iter_mut() {
         *v *= inverse_turned;
     }

@@ -183,6 +183,126 @@ fn a_plan_tells_what_it_measured_and_refuses_another_model() {
     assert!(error.to_string().contains("the cut was made from it"), "{error}");
 }
 
+/// A plan for a model of five blocks, and where it is.
+fn planned(place: &Path) -> (Plan, PathBuf) {
+    let directory = place.join("model");
+    save(&model(&ModelConfig { vocab_size: 257, ..config("prenorm", 5) }, plain), &directory)
+        .unwrap();
+    let text = place.join("text.txt");
+    fs::write(&text, "The quick brown fox jumps over the lazy dog. ".repeat(120)).unwrap();
+    let options = Options { protect: Options::default().protect, ..blocks(1) };
+    let found =
+        plan(&directory, Some(&text), Some(2), &options, "hadal prune plan", &mut |_, _| {})
+            .unwrap();
+    let file = place.join("plan.json");
+    found.write(&file).unwrap();
+    (found, file)
+}
+
+#[test]
+fn every_changed_byte_of_a_plan_is_noticed_or_harmless() {
+    let place = TempDir::new().unwrap();
+    let (_, file) = planned(place.path());
+    let text = fs::read(&file).unwrap();
+    let good = read_plan(&file).unwrap();
+    for byte in 0..text.len() {
+        for bit in [0, 1, 4] {
+            let mut bad = text.clone();
+            bad[byte] ^= 1 << bit;
+            fs::write(&file, &bad).unwrap();
+            match read_plan(&file) {
+                // A blank for another one, or the name of the hash itself.
+                Ok(plan) => assert_eq!(plan, good, "bit {bit} of byte {byte}"),
+                Err(error) => assert!(error.to_string().contains("plan.json"), "{error}"),
+            }
+        }
+    }
+    // Blanks mean nothing.
+    let spaced = String::from_utf8(text).unwrap().replace(",\n", " ,\n\n ");
+    fs::write(&file, spaced).unwrap();
+    assert_eq!(read_plan(&file).unwrap(), good);
+}
+
+#[test]
+fn a_plan_whose_parts_contradict_each_other_is_refused() {
+    let place = TempDir::new().unwrap();
+    let (found, file) = planned(place.path());
+    let good: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let refused = |said: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        let mut bad = good.clone();
+        // As an older version wrote it, or as somebody changed it on purpose.
+        bad.as_object_mut().unwrap().remove("hash").unwrap();
+        fs::write(&file, bad.to_string()).unwrap();
+        assert_eq!(read_plan(&file).unwrap().remove, found.remove);
+        change(&mut bad);
+        fs::write(&file, bad.to_string()).unwrap();
+        let error = read_plan(&file).unwrap_err().to_string();
+        assert!(error.contains("plan.json") && error.contains(said), "{error}");
+    };
+    let other = if found.remove == [Part::Block(2)] { "3" } else { "2" };
+    refused("`remove` is", &|plan| plan["remove"] = [other].into());
+    refused("`remove` is", &|plan| plan["chosen"] = [other].into());
+    refused("`kept` is", &|plan| plan["kept"] = vec![0, 1, 4].into());
+    refused("`kept` is", &|plan| plan["blocks"] = 6.into());
+    refused("1 to 4096", &|plan| plan["blocks"] = (1u64 << 40).into());
+    refused("should go, but `blocks` is 5", &|plan| {
+        plan["remove"] = ["7"].into();
+        plan["chosen"] = ["7"].into();
+    });
+    refused("`options` protects it", &|plan| {
+        plan["options"]["protect"] = vec![2, 3].into();
+    });
+    refused("`options` chooses other parts", &|plan| plan["options"]["sub_layers"] = true.into());
+    refused("`curve`", &|plan| plan["curve"] = serde_json::json!([]));
+    refused("`curve`", &|plan| plan["outcome"]["cut"]["kl"] = 7.5.into());
+    refused("perplexity", &|plan| plan["outcome"]["whole"]["loss"] = 7.5.into());
+    refused("predicts", &|plan| plan["outcome"]["predicted_kl"] = 7.5.into());
+    refused("`scores`", &|plan| {
+        plan["scores"]["parts"].as_array_mut().unwrap().pop();
+    });
+    refused("distances", &|plan| plan["scores"]["distances"][0] = serde_json::json!([]));
+    refused("`memory`", &|plan| plan["memory"]["parameters_after"] = (1u64 << 60).into());
+    refused("`source`", &|plan| plan["source"]["files"][0]["blake3"] = "0".into());
+    // One byte, with the hash that it was written with.
+    let mut bad = good.clone();
+    bad["speed"]["prefill"] = 0.125.into();
+    fs::write(&file, bad.to_string()).unwrap();
+    let error = read_plan(&file).unwrap_err().to_string();
+    assert!(error.contains("plan.json") && error.contains("its `hash`"), "{error}");
+}
+
+#[test]
+fn a_number_of_blocks_that_nobody_has_is_refused_at_once() {
+    let place = TempDir::new().unwrap();
+    let directory = sharded(place.path());
+    let path = directory.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for blocks in [4097, u64::from(u32::MAX), u64::MAX] {
+        config["num_hidden_layers"] = blocks.into();
+        fs::write(&path, config.to_string()).unwrap();
+        let out = place.path().join("out");
+        let error = apply(&directory, &[Part::Block(0)], None, &out, "test").unwrap_err();
+        assert!(matches!(error, PruneError::TooDeep { .. }), "{error}");
+        assert!(!out.exists());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_cut_does_not_hold_what_a_link_leads_to_elsewhere() {
+    let place = TempDir::new().unwrap();
+    let (directory, out) = (sharded(place.path()), place.path().join("out"));
+    fs::write(place.path().join("id_rsa"), "secret").unwrap();
+    fs::write(directory.join("modeling.py"), "import os").unwrap();
+    std::os::unix::fs::symlink("../id_rsa", directory.join("notes.txt")).unwrap();
+    let manifest = apply(&directory, &[Part::Block(1)], None, &out, "test").unwrap();
+    assert_eq!(
+        (manifest.left_out, manifest.code),
+        (vec!["notes.txt".into()], vec!["modeling.py".into()])
+    );
+    assert!(!out.join("notes.txt").exists() && out.join("LICENSE").is_file());
+}
+
 #[test]
 fn a_damaged_cut_is_noticed() {
     let place = TempDir::new().unwrap();

@@ -1,0 +1,104 @@
+//! Prepared data as every command reads it: damage is seen by whoever reads it, and named.
+
+use crate::support::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const TEXT: &str = "the quick brown fox jumps over the lazy dog, and the dog sleeps on. ";
+
+/// A folder with prepared bytes in two shards and a run of two steps on them.
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self { folder: TempDir::new().unwrap() };
+        fs::write(bench.at("text.txt"), TEXT.repeat(1000)).unwrap();
+        let settings = format!(
+            "[data]\ntrain = {:?}\n\n[train]\nsteps = 2\nbatch = 2\nseq_len = 32\n\n\
+             [model]\nd_model = 16\nn_layers = 2\nn_heads = 2\n",
+            bench.at("data")
+        );
+        fs::write(bench.at("run.toml"), settings).unwrap();
+        let mut prepare = data("prepare", &bench.at("text.txt"));
+        prepare.arg("--out").arg(bench.at("data")).args(["--shard-tokens", "65536"]);
+        run(&mut prepare).succeeded();
+        let mut train = command("train");
+        train.arg(bench.at("run.toml")).args(["--residual", "nag"]);
+        run(train.arg("--out").arg(bench.at("run"))).succeeded();
+        bench
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+fn data(action: &str, path: &Path) -> Command {
+    let mut command = command("data");
+    command.arg(action).arg(path);
+    command
+}
+
+#[test]
+fn a_damaged_shard_is_refused_by_every_command_that_reads_it() {
+    let bench = Bench::new();
+    let shard = bench.at("data/shard-00001.bin");
+    let good = fs::read(&shard).unwrap();
+    let on_run = |name: &str, more: &[&str]| {
+        let mut command = command(name);
+        let (before, after) = more.split_at(usize::from(!more[0].starts_with('-')));
+        command.args(before).arg(bench.at("run")).args(after);
+        command
+    };
+    let out = |mut command: Command| {
+        command.arg("--out").arg(bench.at("out"));
+        command
+    };
+    let mut stats = data("stats", &bench.at("data"));
+    let mut peek = data("peek", &bench.at("data"));
+    peek.args(["--at", "66000", "-n", "5"]);
+    let mut diagnose = out(on_run("diagnose", &["--only", "removal", "--batches", "1"]));
+    let mut other = out(on_run("diagnose", &["--only", "sink", "--batches", "40"]));
+    other.arg("--data").arg(bench.at("data"));
+    let mut plan = out(on_run("prune", &["plan", "--blocks", "1", "--protect", "none"]));
+    let mut skip = out(on_run("skip", &["calibrate", "--rate", "0.2"]));
+    let all = [&mut stats, &mut peek, &mut diagnose, &mut other, &mut plan, &mut skip];
+    for command in all {
+        for (place, bit) in [(good.len() - 40, 1), (good.len() - 2, 2), (3000, 1)] {
+            let mut bad = good.clone();
+            bad[place] ^= bit;
+            fs::write(&shard, bad).unwrap();
+            let reasons = [shard.to_str().unwrap(), "is damaged", "copy it again", "prepare again"];
+            run(command).failed(&reasons);
+            assert!(!bench.at("out").exists());
+        }
+        // It is the shard and nothing else. (A model that learned nothing may not be worth a cut.)
+        fs::write(&shard, &good).unwrap();
+        let said = run(command);
+        assert!(!said.stderr.contains("damaged"), "{}", said.stderr);
+        let _ = fs::remove_dir_all(bench.at("out"));
+        let _ = fs::remove_file(bench.at("out"));
+    }
+    // Shards that are not read are not hashed either.
+    let mut bad = good.clone();
+    bad[3000] ^= 1;
+    fs::write(&shard, bad).unwrap();
+    run(data("peek", &bench.at("data")).args(["--at", "0", "-n", "5"])).succeeded();
+    run(&mut data("verify", &bench.at("data"))).refused(1, &["shard-00001.bin is damaged"]);
+}
+
+#[test]
+fn packed_text_stops_where_it_should() {
+    let folder = TempDir::new().unwrap();
+    let text = folder.path().join("text.txt");
+    fs::write(&text, TEXT.repeat(1000)).unwrap();
+    let out = folder.path().join("data");
+    let mut prepare = data("prepare", &text);
+    prepare.arg("--out").arg(&out);
+    run(prepare.args(["--max-bytes", "5000"])).refused(1, &["more than 5000 bytes", "--max-bytes"]);
+    run(data("prepare", &text).arg("--out").arg(&out)).succeeded();
+}

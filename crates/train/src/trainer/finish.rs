@@ -1,0 +1,40 @@
+//! The end of a run: its last state, measurement, outcome and model.
+
+use super::Trainer;
+use crate::error::TrainError;
+use crate::observer::{Finished, Observer};
+use crate::outcome::write_outcome;
+use burn::module::Module;
+use hadal_model::save_with;
+
+impl Trainer {
+    /// Nothing that can fail comes before the last state, and only a disk that takes no model keeps the model back.
+    pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<Finished, TrainError> {
+        // Before the last evaluation, which resuming repeats: it must not be in the logs twice.
+        self.checkpoint(observer)?;
+        let evaluation = self.evaluate(observer);
+        // Before the model, whose presence says that a run is done.
+        let shapes = self.decoder.declared().iter().map(|declared| &declared.shape);
+        let parameters = shapes.map(|shape| shape.iter().product::<usize>() as u64).sum();
+        let (steps, tokens) = (self.state.step, self.tokens_per_step());
+        for warning in write_outcome(self.folder.path(), parameters, steps, tokens) {
+            observer.recovered(&warning);
+        }
+        self.save_model()?;
+        let model = self.folder.model();
+        match evaluation {
+            Ok(evaluation) => Ok(Finished::Done { evaluation, model }),
+            Err(reason) => Err(TrainError::Unmeasured { model, reason: Box::new(reason) }),
+        }
+    }
+
+    /// The tokenizer is in the directory from its first moment on.
+    fn save_model(&self) -> Result<(), TrainError> {
+        let decoder = self.as_used(1.0)?.valid();
+        let tokenizer = self.tokenizer.as_deref().map(|content| ("tokenizer.json", content));
+        let more: Vec<(&str, &[u8])> = tokenizer.into_iter().collect();
+        save_with(&decoder, &self.folder.model(), &more)
+            .map_err(Box::new)
+            .map_err(|reason| TrainError::Unsaved { run: self.folder.path().into(), reason })
+    }
+}

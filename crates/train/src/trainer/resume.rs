@@ -1,0 +1,102 @@
+//! Going on with a run from its checkpoints.
+
+use super::{Trainer, first_state, model_config};
+use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::fingerprint::is_of;
+use crate::folder::RunFolder;
+use crate::optim::{Optimizer, project};
+use crate::start;
+use crate::state::{self, State};
+use hadal_data::Feed;
+use hadal_model::Decoder;
+use std::path::Path;
+
+impl Trainer {
+    /// Goes on with a run from its last checkpoint, or from the start if it has none yet. Checkpoints that are damaged
+    /// are set aside, and [`warnings`](Self::warnings) says so: the one before leads to the same bits.
+    pub fn resume(out: &Path) -> Result<Self, TrainError> {
+        Self::go_on(out, false)
+    }
+
+    /// The same, but a newest checkpoint that is damaged is an error.
+    pub fn resume_strictly(out: &Path) -> Result<Self, TrainError> {
+        Self::go_on(out, true)
+    }
+
+    fn go_on(out: &Path, strictly: bool) -> Result<Self, TrainError> {
+        let (folder, config) = RunFolder::open(out)?;
+        let feed = config.open_feed()?;
+        feed.verify()?;
+        let model = model_config(&config, &feed)?;
+        let unfinished = folder.clear_unfinished();
+        let steps = folder.checkpoints()?;
+        let mut decoder = match steps.is_empty() {
+            false => start::blank(&config, &model)?,
+            true => start::start(&config, &model, &feed)?,
+        };
+        project(&mut decoder);
+        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
+        let mut found = None;
+        let mut damaged = Vec::new();
+        for &step in steps.iter().rev() {
+            match restored(&folder, step, &config, &feed, (&mut decoder, &mut optimizer)) {
+                Ok(state) => {
+                    found = Some(state);
+                    break;
+                }
+                Err(TrainError::State(error)) if error.is_damage() && !strictly => {
+                    damaged.push((step, error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let known = found.as_ref().map(|state| state.step);
+        let state = match found {
+            Some(state) => state,
+            None if damaged.is_empty() => first_state(&folder, &feed)?,
+            None => {
+                let problems = damaged.iter().map(|(_, error)| error.to_string()).collect();
+                return Err(TrainError::NoState { path: out.into(), problems });
+            }
+        };
+        let mut warnings: Vec<String> = unfinished.iter().map(ToString::to_string).collect();
+        for (step, error) in damaged {
+            // One that kept its name would count among the newest, and better ones would be removed for it.
+            let aside = folder.set_aside(step).map_err(crate::RunFolderError::from)?;
+            warnings.push(format!(
+                "the checkpoint of step {step} cannot be used: {error}. It is {} now; going on from step {}",
+                aside.display(),
+                state.step
+            ));
+        }
+        let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
+        warnings.append(&mut trainer.warnings);
+        Ok(Self { warnings, known, ..trainer })
+    }
+}
+
+/// Reads the state of a step into a model and its optimiser. They stay as they are if it cannot be used.
+fn restored(
+    folder: &RunFolder,
+    step: u64,
+    config: &RunConfig,
+    feed: &Feed,
+    (decoder, optimizer): (&mut Decoder, &mut Optimizer),
+) -> Result<State, TrainError> {
+    let path = folder.checkpoint(step);
+    let state = state::read(&path)?;
+    let changed = |what| {
+        let remedy = "restore it, or start a new run";
+        TrainError::Changed { path: folder.path().into(), what, remedy }
+    };
+    if !is_of(&state.config, config, folder.settings())? {
+        return Err(changed("config.toml"));
+    }
+    if state.data != feed.fingerprint()? {
+        return Err(changed("data or tokenizer"));
+    }
+    // Only now: the tensors of another config or vocabulary would look damaged.
+    state::restore(&path, decoder, optimizer)?;
+    Ok(state)
+}
