@@ -12,6 +12,8 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const KINDS: &str = "tokenizer.ggml.token_type";
 /// No more tokens are added to a vocabulary; inputs stay small.
 const MOST_TOKENS: usize = 600;
+/// Nor are they longer: every power of a letter up to here fits into an input.
+const LONGEST_TOKEN: usize = 300;
 
 /// A changed copy, or `None` if this is no such file.
 pub(super) fn changed(bytes: &[u8], words: &[&str], random: &mut Random) -> Option<Vec<u8>> {
@@ -113,9 +115,9 @@ fn grow(metadata: &mut Metadata, random: &mut Random) {
     };
     // Powers of one token are the worst: every part of them is a token, too.
     let mut last = if random.one_in(2) { second.clone() } else { first };
-    for _ in 0..1 << random.below(10) {
+    for _ in 0..[1, 16, LONGEST_TOKEN][random.below(3)] {
         last.push_str(&second);
-        if tokens.len() >= MOST_TOKENS || last.len() > 600 {
+        if tokens.len() >= MOST_TOKENS || last.len() > LONGEST_TOKEN {
             break;
         }
         if !tokens.contains(&last) {
