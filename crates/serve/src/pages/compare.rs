@@ -8,6 +8,7 @@ use crate::catalogue::Snapshot;
 use crate::limits::Work;
 use axum::extract::{Query, State};
 use axum::response::{Html, Response};
+use hadal_report::provenance::{Provenance, together};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub(crate) async fn compare(
     Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
     let ids = named(&query);
-    let made = blocking(&app, Work::Known, move |app, now| Ok(render(app, now, &ids))).await;
+    let made = blocking(&app, Work::Many, move |app, now| Ok(render(app, now, &ids))).await;
     answer(&app, made)
 }
 
@@ -30,6 +31,9 @@ fn render(app: &App, now: &Snapshot, ids: &[String]) -> Html<String> {
             ids.len()
         );
         return page(app, "compare", "", &body);
+    }
+    for sentence in about_origins(now, ids) {
+        let _ = writeln!(body, "<p class=\"reason\">{}</p>", Safe(&sentence));
     }
     body.push_str(
         "<div class=\"tools\"><label>By <select id=\"by\"><option value=\"step\">step</option>\
@@ -72,4 +76,13 @@ fn render(app: &App, now: &Snapshot, ids: &[String]) -> Html<String> {
     }
     body.push_str("</tbody></table></div>");
     page(app, "compare", "compare", &body)
+}
+
+/// Why these runs cannot be compared, or what may make a difference besides their settings.
+fn about_origins(now: &Snapshot, ids: &[String]) -> Vec<String> {
+    let known = ids.iter().filter_map(|id| Some((id.as_str(), &now.runs.get(id)?.path)));
+    let made: Vec<(&str, Provenance)> =
+        known.map(|(id, path)| (id, Provenance::read(path))).collect();
+    let made: Vec<(&str, &Provenance)> = made.iter().map(|(id, made)| (*id, made)).collect();
+    together(&made).unwrap_or_else(|apart| vec![apart.to_string()])
 }

@@ -47,6 +47,19 @@ fn several_runs_are_compared_and_the_missing_are_named() {
 }
 
 #[test]
+fn runs_of_other_data_are_not_compared_without_a_word() {
+    let site = Site::new(|root| {
+        for (name, data) in [("a", "one"), ("b", "one"), ("c", "other")] {
+            let folder = run(root, name, "mgr", 10);
+            fs::write(folder.join("run.json"), json!({ "data": data }).to_string()).unwrap();
+        }
+    });
+    let sentence = "not trained on the same data and cannot be compared";
+    assert!(site.get("/compare?run=a&run=c").body.contains(sentence));
+    assert!(!site.get("/compare?run=a&run=b").body.contains(sentence));
+}
+
+#[test]
 fn suites_show_their_table_and_their_runs() {
     let site = Site::new(|root| {
         run(root, "alone", "nag", 10);
