@@ -95,12 +95,11 @@ fn memory_is_bounded_by_what_a_vocabulary_has() {
     // What is accepted: nearly as many merges as there may be, and tokens as short as they can be.
     let short: Vec<String> = (0..40_000).filter_map(char::from_u32).map(String::from).collect();
     for (what, metadata) in
-        [("runs", pieces(runs(2000, 16))), ("letters", pieces(short)), ("merges", merges())]
+        [("runs", pieces(runs(2000, 12))), ("letters", pieces(short)), ("merges", merges())]
     {
         let (outcome, ratio) = read(directory.path(), &metadata);
         outcome.expect(what);
-        println!("{what}: {ratio:.1} times the file");
-        assert!(ratio < 150.0, "{what}: {ratio:.1} times the file");
+        assert!(ratio < 200.0, "{what}: {ratio:.1} times the file");
         assert!(ratio > 1.0, "{what}: this does not measure: {ratio:.1}");
     }
 }
