@@ -182,6 +182,10 @@ impl Read for HeaderReader {
         }
         let most = buffer.len().min(left);
         let count = self.inner.read(&mut buffer[..most])?;
+        // At the end of a file the library would go on, once for each of the billions of fields that a header may claim.
+        if count == 0 && !buffer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         if self.read == 0 {
             state.begin = self.begin;
             state.header.clear();
