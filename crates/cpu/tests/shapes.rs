@@ -147,7 +147,10 @@ fn optimisers_refuse_other_shapes() {
 /// A stream of three junctions and width 4, and how many parameters each of them takes.
 type Made = (Box<dyn Stream>, Vec<usize>);
 
-fn streams() -> Vec<(&'static str, fn() -> Made)> {
+/// A name, and what makes it.
+type Maker = (&'static str, fn() -> Made);
+
+fn streams() -> Vec<Maker> {
     fn carried(stream: impl Stream + 'static, params: impl Fn(usize) -> usize) -> Made {
         (Box::new(stream), (0..3).map(params).collect())
     }

@@ -156,7 +156,9 @@ impl<'a> PanelsMut<'a> {
     /// While the result is in use, the rows that are read must be written, and no other task may change them. Other rows of the
     /// same memory may change: it is never a slice.
     pub(super) unsafe fn left(&self, row: usize, column: usize) -> A<'_> {
-        assert!(row < self.layout.rows && column < self.layout.columns && column % NR == 0);
+        assert!(
+            row < self.layout.rows && column < self.layout.columns && column.is_multiple_of(NR)
+        );
         let stride = Layout::stride(self.layout.depth(row / BLOCK * BLOCK));
         let first = self.layout.at(row, column / NR);
         let length = self.layout.len() - first;

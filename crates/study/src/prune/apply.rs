@@ -65,6 +65,7 @@ pub fn apply(
         return Err(PruneError::Exists { path: out.into() });
     }
     let source = Source::open(path)?;
+    source.verify()?;
     if let Some(plan) = plan {
         source.same_as(&plan.source, "it was planned for")?;
     }

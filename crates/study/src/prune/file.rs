@@ -2,6 +2,7 @@
 
 use super::error::{PruneError, unfit};
 use hadal_files::{pretty_json, write_whole};
+use hadal_model::CheckpointError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,18 @@ pub struct Source {
 }
 
 impl Source {
+    /// Compares its files with their hashes in a manifest, or those of their first use: a cut must not make damage look
+    /// whole.
+    pub(crate) fn verify(&self) -> Result<(), PruneError> {
+        let place = |file: &FileHash| match self.kind {
+            SourceKind::Gguf => self.path.clone(),
+            _ => self.path.join(&file.name),
+        };
+        let mut files = self.files.iter();
+        let verified = files.try_for_each(|file| hadal_files::verify(&place(file)));
+        Ok(verified.map_err(CheckpointError::from)?)
+    }
+
     /// Finds a model: a directory, a run's finished model, or a GGUF file. Hashes all of it.
     pub fn open(path: &Path) -> Result<Self, PruneError> {
         let (path, kind) = find(path)?;
