@@ -235,7 +235,7 @@ fn a_process_that_fails_is_one_failure_behind_the_table() {
     fs::create_dir_all(out.join("runs")).unwrap();
     fs::write(out.join("runs/again-s1"), "in the way").unwrap();
     let ended = finish(&mut compare(&suite, &out));
-    assert!(ended.stdout.contains("again-s1 failed: cannot write"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("again-s1 failed: cannot create"), "{}", ended.stdout);
     ended.refused(1, &["1 of 6 runs failed", "logs"]);
     fs::remove_file(out.join("runs/again-s1")).unwrap();
     finish(&mut compare(&suite, &out)).succeeded();

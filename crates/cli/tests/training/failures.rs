@@ -95,7 +95,7 @@ fn a_sample_that_cannot_be_written_is_a_warning() {
     let run = directory.path().join("run");
     let mut settings = EXPLODING.to_vec();
     settings.extend(["sample.every_steps=1", "failure.on_failure=skip", "failure.limit=2"]);
-    let ended = finish(&mut on_text(&run, &data, &settings)).refused(1, &["step 1", "NaN"]);
+    let ended = finish(&mut on_text(&run, &data, &settings)).refused(3, &["step 1", "NaN"]);
     assert!(ended.stderr.contains("warning: step 1: no sample: "), "{}", ended.stderr);
     assert_eq!(dumps(&run).len(), 3);
 }

@@ -3,6 +3,7 @@
 use crate::chromium::{Browser, chromium};
 use crate::security::remote;
 use crate::support::{Site, append, lines, many, run};
+use hadal_files::testing::skip;
 use serde_json::json;
 use std::fs;
 use std::io::Write;
@@ -11,10 +12,7 @@ use std::time::Duration;
 /// A browser, or `None` where there is none.
 pub(crate) fn browser(width: u32) -> Option<Browser> {
     if chromium().is_none() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: there is no Chromium here (apt-get install chromium)"
-        );
+        skip("browser", "there is no Chromium here (apt-get install chromium)");
         return None;
     }
     Some(Browser::start(width, 900).expect("Chromium does not start"))
