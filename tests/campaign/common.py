@@ -96,7 +96,7 @@ def text(words):
 
 def untimed(value):
     """JSON without what a clock, the memory or the name of the output decides."""
-    timed = ("second", "time", "rss", "speed", "date", "hash", "prefill", "decode", "command", "redo", "undo")
+    timed = ("second", "time", "rss", "speed", "date", "hash", "prefill", "decode", "command", "redo", "undo", "earlier")
     if isinstance(value, dict):
         return {k: untimed(v) for k, v in value.items() if not any(word in k for word in timed)}
     return [untimed(v) for v in value] if isinstance(value, list) else value

@@ -21,6 +21,9 @@ pub enum TrainError {
     /// There is no data.
     #[error(transparent)]
     Feed(#[from] FeedError),
+    /// The data cannot be read any more.
+    #[error(transparent)]
+    Batch(FeedError),
     /// The folder cannot be used.
     #[error(transparent)]
     Folder(#[from] RunFolderError),

@@ -228,7 +228,7 @@ impl Trainer {
         let count = self.config.train.batch;
         let window = (count * self.config.train.accumulate) as u64;
         let first = step * window + (part * count) as u64 + self.state.skipped_sequences;
-        Ok(self.feed.train(first, count)?)
+        self.feed.train(first, count).map_err(TrainError::Batch)
     }
 
     /// Sets the thresholds of a step, and says how the model goes through it.
