@@ -71,7 +71,9 @@ fn sweep(place: &Path, name: &OsStr) {
             between.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(())
         };
         let Ok(kind) = entry.file_type() else { continue };
-        if entry.file_name().to_str().and_then(ours).is_none() || kind.is_symlink() {
+        // Neither a link nor a pipe is ours.
+        if entry.file_name().to_str().and_then(ours).is_none() || !(kind.is_file() || kind.is_dir())
+        {
             continue;
         }
         let path = entry.path();

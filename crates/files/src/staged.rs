@@ -197,6 +197,11 @@ mod tests {
         fs::create_dir(&dead).unwrap();
         let other = root.path().join("model.safetensors.00000000000000ab.part");
         fs::write(&other, "another file's").unwrap();
+        // Opening this one would wait for ever.
+        #[cfg(unix)]
+        let pipe = root.path().join("model.00000000000000cd.part");
+        #[cfg(unix)]
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
         let second = filled(&place, "b");
         assert!(!dead.exists() && other.exists());
         assert!(alive.path().join("a").exists());

@@ -2,7 +2,6 @@
 
 use crate::support::*;
 use std::fs::OpenOptions;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
