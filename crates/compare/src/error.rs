@@ -27,25 +27,25 @@ pub enum CompareError {
     Unplanned { origin: String, run: String, reason: Box<TrainError> },
     /// The folder holds a run of something else.
     #[error(
-        "{} was started with other settings than the suite's ({difference}); remove it, or choose another --out",
+        "{} was started with other settings than the suite's (in its config.toml {difference}); remove it, or choose another --out",
         path.display()
     )]
     OtherRun { path: PathBuf, difference: String },
     /// The folder holds a run of other data.
     #[error(
-        "{} was trained on other data (there {there}, here {here}); choose another --out, or remove that run's folder",
+        "{} was trained on other data (its run.json says {there}, and this is {here}); choose another --out, or remove that run's folder",
         path.display()
     )]
     OtherData { path: PathBuf, there: String, here: String },
     /// The folder holds a run whose task another generator made.
     #[error(
-        "{} was trained on a task of generator {there}, and this is generator {here}, which makes other data; choose another --out, or remove that run's folder",
+        "{} was trained on a task of generator {there} (says its run.json), and this is generator {here}, which makes other data; choose another --out, or remove that run's folder",
         path.display()
     )]
     OtherGenerator { path: PathBuf, there: u32, here: u32 },
     /// The folder was filled with another number of threads.
     #[error(
-        "the runs in {} have {there} threads each, but the suite says {here}, which may change their bits; say threads = {there}, or choose another --out",
+        "the runs in {} have {there} threads each (says its suite.json), but the suite says {here}, which may change their bits; say threads = {there}, or choose another --out",
         path.display()
     )]
     OtherThreads { path: PathBuf, there: usize, here: usize },

@@ -319,8 +319,13 @@ fn runs_of_other_data_are_refused_and_the_same_data_goes_on() {
     finish(&mut compare(&suite, &out)).succeeded();
     prepare(&data, &other, &[]);
     on_prepared(directory.path(), &data, "seeds = [0, 1]");
-    let said =
-        ["runs/prenorm-s0", "other data (there ", ", here ", "--out", "remove that run's folder"];
+    let said = [
+        "runs/prenorm-s0",
+        "other data (its run.json says ",
+        ", and this is ",
+        "--out",
+        "remove that run's folder",
+    ];
     finish(&mut compare(&suite, &out)).refused(2, &said);
     // A run that is not done as well, before anything is started.
     let model = out.join("runs/prenorm-s0/model");
