@@ -2,6 +2,8 @@
 
 mod commands;
 mod crash;
+#[cfg(unix)]
+mod descriptors;
 mod failure;
 mod memory;
 mod model_file;
@@ -36,7 +38,10 @@ fn main() -> ExitCode {
     }
     crash::report_panics();
     #[cfg(unix)]
-    crash::report_bus_errors();
+    {
+        crash::report_bus_errors();
+        descriptors::allow_many();
+    }
     if let Some(cache) = hadal_files::cache_directory() {
         hadal_files::remember_hashes(cache, output::warn);
     }

@@ -102,3 +102,19 @@ fn packed_text_stops_where_it_should() {
     run(prepare.args(["--max-bytes", "5000"])).refused(1, &["more than 5000 bytes", "--max-bytes"]);
     run(data("prepare", &text).arg("--out").arg(&out)).succeeded();
 }
+
+/// Every shard stays open; a shell's limit is lower than what a preparation can make.
+#[test]
+#[cfg(unix)]
+fn there_may_be_more_shards_than_a_shell_allows_open_files() {
+    let folder = TempDir::new().unwrap();
+    let (text, out) = (folder.path().join("text.txt"), folder.path().join("data"));
+    fs::write(&text, [TEXT; 100].join("<|endoftext|>")).unwrap();
+    let mut prepare = data("prepare", &text);
+    run(prepare.arg("--out").arg(&out).args(["--shard-tokens", "50"])).succeeded();
+    let stats = data("stats", &out);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -Sn 64 && exec \"$@\"", "sh"]).arg(stats.get_program());
+    let output = shell.args(stats.get_args()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
