@@ -133,7 +133,11 @@ pub(super) fn weight_files(directory: &Path) -> Result<Vec<String>, PruneError> 
     let json = read_json(&index)?;
     let map = json["weight_map"].as_object();
     let map = map.ok_or_else(|| unfit(&index, "it has no weight_map"))?;
-    let mut names: Vec<String> = map.values().filter_map(|v| v.as_str().map(Into::into)).collect();
+    let names =
+        map.values().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
+    let mut names = names
+        .filter(|names| !names.is_empty())
+        .ok_or_else(|| unfit(&index, "its weight_map does not name a file for each tensor"))?;
     names.sort();
     names.dedup();
     // The author of the index does not decide where in the file system we read.

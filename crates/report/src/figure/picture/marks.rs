@@ -201,7 +201,7 @@ impl Picture<'_> {
         let (low, high, parted) = self.range();
         let (_, height) = area.dim_in_pixel();
         let (top, bottom) = (self.px(8), height as i32 - self.px(62));
-        let at = |share: f64| bottom - (f64::from(bottom - top) * share) as i32;
+        let at = |share: f64| bottom - (f64::from(bottom - top) * share.clamp(0.0, 1.0)) as i32;
         for step in 0..STEPS {
             let (from, to) =
                 (f64::from(step) / f64::from(STEPS), f64::from(step + 1) / f64::from(STEPS));
