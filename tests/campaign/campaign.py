@@ -60,11 +60,13 @@ def load(bench, seconds, clients):
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         answer = json.loads(done.stdout.splitlines()[-1])
         print(json.dumps(answer, indent=1), flush=True)
-        for name, value in answer.items():
-            if isinstance(value, (int, float)):
-                tally.count(name, value)
-        for failure in answer.get("failures", []):
-            tally.fail(str(failure))
+        tally.count("requests", sum(number for name, number in answer["counts"].items() if name.startswith("status")))
+        tally.count("of honest clients", answer["honest"]["requests"])
+        tally.count("ms for 99 % of those", round(1000 * answer["honest"]["p99_s"]))
+        for name, value in answer["rss_mb"].items():
+            tally.count(f"MB {name}", value)
+        for kind, number in answer["failed"].items():
+            tally.fail(f"{number} times {kind}: {answer['examples'].get(kind, '')}")
         if server.poll() is not None:
             tally.fail(f"the server ended: {server.returncode}")
     finally:
