@@ -21,6 +21,9 @@ pub enum TrainError {
     /// There is no data.
     #[error(transparent)]
     Feed(#[from] FeedError),
+    /// The data that a run's settings name cannot be used.
+    #[error("{reason} ({} names it)", config.display())]
+    FeedOf { config: PathBuf, reason: Box<FeedError> },
     /// The data cannot be read any more.
     #[error(transparent)]
     Batch(FeedError),
@@ -100,7 +103,14 @@ fn advice(on_failure: OnFailure) -> &'static str {
 impl TrainError {
     /// Whether the request was wrong from the start, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Model(_) | Self::Feed(_) | Self::Folder(_) | Self::OtherModel { .. })
+        matches!(
+            self,
+            Self::Model(_)
+                | Self::Feed(_)
+                | Self::FeedOf { .. }
+                | Self::Folder(_)
+                | Self::OtherModel { .. }
+        )
     }
 
     /// Whether the run's numbers are no longer finite: a finding about its settings, and nothing that broke.

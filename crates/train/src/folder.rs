@@ -114,6 +114,11 @@ impl RunFolder {
         path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
+    /// Where its settings are.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.path.join(CONFIG)
+    }
+
     /// Writes the hashes of the files that say what the run was and what came out.
     pub(crate) fn write_manifest(&self) -> Result<(), FileError> {
         let files = [CONFIG, Provenance::FILE, METRICS, SAMPLES, OUTCOME];

@@ -27,7 +27,11 @@ impl Trainer {
 
     fn go_on(out: &Path, strictly: bool) -> Result<Self, TrainError> {
         let (folder, config) = RunFolder::open(out)?;
-        let feed = config.open_feed()?;
+        let named = |reason| {
+            let (config, reason) = (folder.config_file(), Box::new(reason));
+            TrainError::FeedOf { config, reason }
+        };
+        let feed = config.open_feed().map_err(named)?;
         feed.verify()?;
         let model = model_config(&config, &feed)?;
         let unfinished = folder.clear_unfinished();
