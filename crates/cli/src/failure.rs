@@ -1,5 +1,6 @@
 //! How things go wrong on a command line: one message on stderr and an exit code.
 
+use crate::screen::{Colours, Screen};
 use crate::standard::{stderr, visible};
 use hadal_compare::CompareError;
 use hadal_compare::bench::BenchError;
@@ -48,10 +49,12 @@ impl Failure {
 
     /// Prints the message and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        let mut stderr = stderr();
-        let colour = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let (red, plain) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        stderr.send(&format!("{red}error{plain}: {}\n", visible(&self.message)));
+        // The terminal's own red.
+        let (red, plain) = match Screen::stderr().colours {
+            Colours::None => ("", ""),
+            Colours::Few | Colours::All => ("\x1b[1;31m", "\x1b[0m"),
+        };
+        stderr().send(&format!("{red}error{plain}: {}\n", visible(&self.message)));
         ExitCode::from(self.code)
     }
 }

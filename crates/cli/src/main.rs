@@ -4,16 +4,25 @@ mod commands;
 mod crash;
 #[cfg(unix)]
 mod descriptors;
+#[cfg(test)]
+mod documented;
+mod estimate;
 mod failure;
 mod memory;
 mod model_file;
 mod output;
+mod place;
+mod screen;
+mod sheet;
 mod standard;
+mod start;
+mod table;
 mod word;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use commands::Command;
 use failure::Failure;
+use screen::Screen;
 use std::process::ExitCode;
 
 /// A workbench for very deep language models.
@@ -21,13 +30,17 @@ use std::process::ExitCode;
 /// hadal builds, proves, inspects and runs Transformers whose residual stream is a policy: prenorm,
 /// hyper-connections, Attention Residuals, Multi-Gate Residuals, NAG and more.
 #[derive(Parser)]
-#[command(name = "hadal", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "hadal", version = start::version(), max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0 done; 1 something failed or differs; 2 the request makes no sense or cannot
-  be started; 3 a training run diverged; 101 a bug; 128 + n stopped by signal n, and saved.")]
+Exit codes: 0 done; 1 something failed or differs; 2 the request makes no sense or cannot be started; 3 a training run \
+diverged; 101 a bug; 128 + n stopped by signal n, and saved.")]
 struct Cli {
+    /// Colours: on a terminal (NO_COLOR and CLICOLOR are respected), always, or never
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", global = true)]
+    #[arg(hide_possible_values = true, hide_short_help = true)]
+    color: screen::When,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 fn main() -> ExitCode {
@@ -45,7 +58,18 @@ fn main() -> ExitCode {
     if let Some(cache) = hadal_files::cache_directory() {
         hadal_files::remember_hashes(cache, output::warn);
     }
-    end(std::panic::catch_unwind(|| Cli::parse().command.run()))
+    end(std::panic::catch_unwind(|| {
+        let asked = start::grouped(Cli::command()).get_matches();
+        let Cli { color, command } = Cli::from_arg_matches(&asked).unwrap_or_else(|e| e.exit());
+        screen::ask(color);
+        match command {
+            Some(command) => command.run(),
+            None => {
+                standard::stdout().send(&start::first_steps(&Screen::stdout()));
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }))
 }
 
 /// The exit code of a command; its last words are on stderr.

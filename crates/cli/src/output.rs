@@ -1,48 +1,12 @@
-//! Plain tables, readable numbers, and JSON for scripts.
+//! Progress, readable numbers, and JSON for scripts.
 
 use crate::failure::Failure;
 use crate::standard::{stderr, stdout, tell, visible};
+pub(crate) use crate::table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Duration;
-
-/// Rows under a head line, columns as wide as their longest cell.
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-    right: Vec<bool>,
-}
-
-impl Table {
-    /// A head line; names that start with `>` are columns of numbers, aligned to the right.
-    pub(crate) fn new(head: &[&str]) -> Self {
-        let right = head.iter().map(|name| name.starts_with('>')).collect();
-        let head = head.iter().map(|name| name.trim_start_matches('>').to_owned()).collect();
-        Self { rows: vec![head], right }
-    }
-
-    /// Adds a row.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
-        self.rows.push(cells.into_iter().map(|cell| cell.to_string()).collect());
-    }
-
-    /// Prints the table with two spaces between columns.
-    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let columns = self.right.len();
-        let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max()
-        };
-        let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
-        for row in &self.rows {
-            let cells = row.iter().zip(&widths).zip(&self.right).map(|((cell, &width), &right)| {
-                if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-            });
-            let line = cells.collect::<Vec<_>>().join("  ");
-            writeln!(out, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-}
 
 /// A spinner on stderr for work that takes time; invisible off a terminal.
 pub(crate) fn spinner(message: String) -> ProgressBar {
@@ -124,16 +88,5 @@ mod tests {
         assert_eq!(grouped(-12_345), "-12,345");
         assert_eq!(scaled(999.0), "999");
         assert_eq!(scaled(1_234_567.0), "1.23 M");
-    }
-
-    #[test]
-    fn numbers_stand_under_each_other() {
-        let mut table = Table::new(&["name", ">count"]);
-        table.row(["a", "7"]);
-        table.row(["long name", "1,000"]);
-        let mut text = Vec::new();
-        table.print(&mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
-        assert_eq!(text, "name       count\na              7\nlong name  1,000\n");
     }
 }

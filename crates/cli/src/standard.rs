@@ -36,6 +36,11 @@ pub(crate) fn stdout_is_lost() -> bool {
     LOST.lock().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
+/// Whether results go to a terminal.
+pub(crate) fn stdout_is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Writes what is still held back, and says what could not be written for another reason than that nobody reads.
 pub(crate) fn finish() -> io::Result<()> {
     stdout().flush()?;
@@ -52,6 +57,11 @@ pub(crate) struct Stdout {
 }
 
 impl Stdout {
+    /// Writes a text as it is, colours included.
+    pub(crate) fn send(&mut self, text: &str) {
+        self.attempt(|out| out.write_all(text.as_bytes()));
+    }
+
     fn attempt(&mut self, write: impl FnOnce(&mut io::Stdout) -> io::Result<()>) {
         if stdout_is_lost() {
             return;

@@ -11,10 +11,13 @@
 pub mod bench;
 mod earlier;
 mod error;
+mod estimate;
 mod execute;
 mod figures;
 mod folder;
+mod follow;
 mod plan;
+mod ranking;
 mod results;
 mod suite;
 mod table;
@@ -23,10 +26,13 @@ mod tests;
 
 pub use earlier::Earlier;
 pub use error::CompareError;
+pub use estimate::{Estimate, estimate};
 use execute::execute;
 pub use execute::{End, Lanes, Progress, Start, Task, Watch};
 pub use folder::SuiteFolder;
+use follow::Follow;
 pub use plan::{Pace, PlannedRun};
+pub use ranking::Ranked;
 pub use results::{Against, Cell, Point, Results, RunResult, RunState};
 pub use suite::{Budget, Suite, Variant};
 
@@ -49,7 +55,8 @@ pub fn compare(
     let earlier = earlier::earlier(folder, &plan, &now)?;
     watch.earlier(&earlier);
     let tasks = folder.tasks(&plan)?;
-    let ends = execute(&tasks, lanes, command, watch, stop)?;
+    let mut follow = Follow::new(suite, folder, &plan, watch);
+    let ends = execute(&tasks, lanes, command, &mut follow, stop)?;
     // Data may have been replaced while the suite went on.
     earlier::earlier(folder, &plan, &now)?;
     let results = Results { earlier, ..Results::read(suite, folder, &plan, &ends) };

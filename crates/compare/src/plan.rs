@@ -65,7 +65,7 @@ impl Suite {
         }
     }
 
-    /// Every run, all of a seed before the next, so that there is something to compare early.
+    /// Every run, all of a seed before the next and the baseline first, so that there is something to compare early.
     /// A budget of minutes needs the variants' pace.
     pub fn plan(&self, pace: &Pace) -> Result<Vec<PlannedRun>, CompareError> {
         let flops = match self.budget {
@@ -73,10 +73,12 @@ impl Suite {
             Budget::BaselineFlops => Some(self.baseline_flops()?),
             Budget::Steps | Budget::Minutes(_) => None,
         };
+        let mut variants: Vec<&Variant> = self.variants.iter().collect();
+        variants.sort_by_key(|variant| variant.name != self.baseline);
         let mut runs = Vec::new();
         for &seed in &self.seeds {
             for depth in self.each_depth() {
-                for variant in &self.variants {
+                for &variant in &variants {
                     let mut run = self.run(variant, depth, seed)?;
                     if let Some(steps) = self.affordable(&run, flops, pace)? {
                         run.steps = steps;

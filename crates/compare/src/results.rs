@@ -314,19 +314,14 @@ impl RunResult {
         self.state == RunState::Done
     }
 
-    fn read(folder: &SuiteFolder, planned: &PlannedRun, end: &End) -> Self {
-        let path = folder.run(&planned.name);
-        let mut result = Self {
+    /// A run of which nothing is known yet.
+    pub(super) fn unknown(planned: &PlannedRun) -> Self {
+        Self {
             name: planned.name.clone(),
             variant: planned.variant.clone(),
             depth: planned.depth,
             seed: planned.seed,
-            state: match end {
-                End::Done | End::DoneBefore => RunState::Done,
-                End::Stopped => RunState::Stopped,
-                End::Diverged(said) => RunState::Diverged(said.clone()),
-                End::Failed(said) => RunState::Failed(said.clone()),
-            },
+            state: RunState::Stopped,
             train_loss: None,
             validation_loss: None,
             accuracy: None,
@@ -338,7 +333,18 @@ impl RunResult {
             peak_rss_mb: None,
             damage: Vec::new(),
             curve: Vec::new(),
+        }
+    }
+
+    pub(super) fn read(folder: &SuiteFolder, planned: &PlannedRun, end: &End) -> Self {
+        let path = folder.run(&planned.name);
+        let state = match end {
+            End::Done | End::DoneBefore => RunState::Done,
+            End::Stopped => RunState::Stopped,
+            End::Diverged(said) => RunState::Diverged(said.clone()),
+            End::Failed(said) => RunState::Failed(said.clone()),
         };
+        let mut result = Self { state, ..Self::unknown(planned) };
         let run = match Run::read(&path) {
             Ok(run) => run,
             Err(error) if result.counts() => {

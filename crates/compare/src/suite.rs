@@ -6,7 +6,7 @@
 
 use super::error::CompareError;
 use hadal_files::read_text;
-use hadal_residual::{PolicyConfig, ResidualConfig, kinds_that};
+use hadal_residual::{PolicyConfig, ResidualConfig, kinds_that, nearest, plain_words};
 use hadal_train::{ConfigLayers, RunConfig};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -132,7 +132,7 @@ impl Suite {
     pub fn parse(text: &str, origin: &str) -> Result<Self, CompareError> {
         let malformed = |reason: toml::de::Error| CompareError::Malformed {
             origin: origin.into(),
-            reason: reason.to_string(),
+            reason: plain_words(&reason.to_string()),
         };
         let mut table: Table = toml::from_str(text).map_err(malformed)?;
         let variants = table.remove("variant");
@@ -147,6 +147,12 @@ impl Suite {
         for (key, instead) in [("residual", "[[variant]]"), ("seed", "seeds = [0, 1, 2]")] {
             if table.contains_key(key) {
                 return Err(refuse(key, format!("belongs to one run; write {instead}")));
+            }
+        }
+        for key in table.keys() {
+            // Sections of a run are the run's to check.
+            if let Some(meant) = nearest(key, HEAD.into_iter().chain(["variant"])) {
+                return Err(refuse(key, format!("is unknown; did you mean {meant}?")));
             }
         }
         let budget = budget(&head, &mut table, origin)?;
@@ -302,9 +308,17 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
     let Value::Table(mut table) = value else {
         return refuse("variant", "is no table; write [[variant]]".into());
     };
+    let own = ["name", "residual"];
+    for key in table.keys().filter(|key| !own.contains(&key.as_str())) {
+        if let Some(meant) = nearest(key, own) {
+            return refuse(key, format!("of a variant is unknown; did you mean {meant}?"));
+        }
+    }
     let residual = match table.remove("residual") {
         Some(Value::String(text)) => text.parse().map_err(|error| format!("{error}")),
-        Some(value) => value.try_into().map_err(|error: toml::de::Error| error.to_string()),
+        Some(value) => {
+            value.try_into().map_err(|error: toml::de::Error| plain_words(&error.to_string()))
+        }
         None => {
             Err("is missing; write residual = \"KIND:KEY=VALUE\", such as mgr:streams=4".into())
         }
@@ -337,6 +351,14 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
         if !of.is_empty() {
             let of = of.join(" and ");
             let problem = format!("is of {of}'s recipe, but `{name}` is {kind}; remove it");
+            return refuse(&key, problem);
+        }
+        let recipe = residual.recipe().iter().map(|own| own.key.to_owned());
+        let skip =
+            SKIP_KEYS.iter().filter(|_| residual.can_skip()).map(|key| format!("skip_{key}"));
+        let own: Vec<String> = recipe.chain(skip).collect();
+        if let Some(meant) = nearest(&key, own.iter().map(String::as_str)) {
+            let problem = format!("of variant `{name}` is unknown; did you mean {meant}?");
             return refuse(&key, problem);
         }
         let problem = format!(

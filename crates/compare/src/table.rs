@@ -10,9 +10,6 @@ use hadal_report::suite::SuiteTable;
 /// With this many seeds or fewer, only differences far larger than the seeds' can be told apart.
 const FEW_SEEDS: usize = 4;
 
-/// More names than this make no headline.
-const MANY_NAMES: usize = 4;
-
 /// A name, and a cell's text.
 type Column = (&'static str, fn(&Cell) -> String);
 
@@ -118,46 +115,6 @@ impl Results {
         sentences.push(self.earlier.sentence());
         sentences.extend(self.earlier.warnings.iter().cloned());
         sentences
-    }
-
-    /// Which variants are better, worse, or neither, in one line.
-    fn headline(&self) -> String {
-        let named = |verdict: Verdict| -> Vec<String> {
-            let is = |cell: &&Cell| cell.against.as_ref().is_some_and(|a| a.verdict == verdict);
-            self.cells.iter().filter(is).map(Cell::name).collect()
-        };
-        let compared = self.cells.iter().filter(|cell| cell.against.is_some()).count();
-        let parts: Vec<String> = [
-            (Verdict::Better, "better"),
-            (Verdict::NotDistinguishable, "not distinguishable"),
-            (Verdict::Worse, "worse"),
-            (Verdict::OneSeed, "undecided (one seed is not enough)"),
-            (Verdict::NothingToCompare, "without a run to compare"),
-        ]
-        .into_iter()
-        .map(|(verdict, words)| (named(verdict), words))
-        .filter(|(names, _)| !names.is_empty())
-        .map(|(names, words)| match names.len() {
-            1 => format!("{} is {words}", names[0]),
-            // "All others" says more than a list of every variant.
-            many if many == compared => format!("all others are {words}"),
-            _ if names.len() > MANY_NAMES => format!("{} others are {words}", names.len()),
-            _ => format!("{} are {words}", names.join(", ")),
-        })
-        .collect();
-        let seeds = match self.seeds.len() {
-            1 => "1 seed".into(),
-            seeds => format!("{seeds} seeds"),
-        };
-        match parts.is_empty() {
-            true => format!("Only {} was run, over {seeds}.", self.baseline),
-            false => format!(
-                "By {} against {}, over {seeds}: {}.",
-                self.metric,
-                self.baseline,
-                parts.join("; ")
-            ),
-        }
     }
 
     fn sentence(&self, cell: &Cell, against: &Against) -> String {
@@ -294,7 +251,7 @@ fn with_spread(summary: &Summary, digits: usize, factor: f64) -> String {
     }
 }
 
-fn difference(against: &Against) -> String {
+pub(super) fn difference(against: &Against) -> String {
     match against.paired.n {
         0 => DASH.into(),
         _ => format!("{:+.4}", against.paired.mean_difference),

@@ -122,6 +122,14 @@ fn suites_that_compare_nothing_or_unfairly_are_refused_with_the_remedy() {
         ),
         (format!("{BODY}{TWO}\n[[variant]]\nresidual = \"mgr:streams=0\""), "at least one stream"),
         (format!("stpes = 3\n{BODY}{TWO}"), "unknown field `stpes`"),
+        (format!("seds = [1]\n{BODY}{TWO}"), "seds is unknown; did you mean seeds?"),
+        (format!("seeds = [\"x\"]\n{BODY}{TWO}"), "\"x\" does not fit; write a whole number"),
+        (format!("{BODY}[[variants]]\nresidual = \"nag\""), "did you mean variant?"),
+        (format!("{BODY}{TWO}\n[[variant]]\nresidul = \"nag\""), "did you mean residual?"),
+        (
+            format!("{BODY}{TWO}\n[[variant]]\nresidual = \"nag\"\nskip_rat = 0.5"),
+            "skip_rat of variant `nag` is unknown; did you mean skip_rate?",
+        ),
         ("seeds = [".into(), "test.toml: TOML parse error"),
     ] {
         let said = complaint(&text);
@@ -201,7 +209,7 @@ fn the_suites_that_come_with_hadal_can_be_planned() {
     let built_in = Suite::parse(Suite::BUILT_IN, "built-in").unwrap();
     assert!(built_in.seeds.len() >= 3);
     let kinds: Vec<_> = built_in.variants.iter().map(|v| v.residual.about().kind).collect();
-    assert_eq!(kinds, ["prenorm", "lns", "attnres", "mgr", "nag"]);
+    assert_eq!(kinds, ["prenorm", "attnres", "hc", "mgr", "nag"]);
     for text in [
         Suite::BUILT_IN,
         include_str!("../../../configs/suites/depth-sweep.toml"),
@@ -330,7 +338,7 @@ fn identical_variants_are_not_distinguishable() {
     assert_eq!(
         table.verdict[..2],
         [
-            "By validation loss against prenorm, over 5 seeds: wide is not distinguishable.",
+            "No difference to prenorm was seen in validation loss: wide (5 seeds).",
             "wide is not distinguishable from prenorm: validation loss +0.0000, 95 % interval +0.0000 to +0.0000, p = 1.0000.",
         ]
     );
@@ -350,7 +358,9 @@ fn a_small_difference_that_every_seed_shows_is_found() {
     assert_eq!(against.verdict, Verdict::Better);
     assert!(matches!(against.speed_up_tokens, SpeedUp::Times(times) if times > 1.0));
     let table = results.table(&suite);
-    assert!(table.verdict[0].ends_with("over 5 seeds: wide is better."), "{:?}", table.verdict);
+    let answer =
+        "wide is better than prenorm: validation loss -0.0160, 1.01 times fewer tokens (5 seeds).";
+    assert_eq!(table.verdict[0], answer);
     assert!(table.verdict[1].contains("times fewer tokens"), "{:?}", table.verdict);
 }
 
@@ -390,6 +400,49 @@ fn one_seed_or_none_decides_nothing() {
     assert!(table.verdict.contains(&"prenorm-s2 failed: no room.".into()));
 }
 
+/// Four variants whose verdicts differ.
+const FOUR: &str = "[[variant]]\nname = \"same\"\nresidual = \"prenorm\"\n\
+    [[variant]]\nresidual = \"prenorm\"\n[[variant]]\nname = \"low\"\nresidual = \"nag\"\n\
+    [[variant]]\nname = \"high\"\nresidual = \"lns\"\n";
+
+#[test]
+fn the_answer_comes_first_and_the_best_is_the_lowest_that_is_better() {
+    let suite = suite(&format!("baseline = \"prenorm\"\n{FIVE}"), FOUR);
+    let loss = |low: f64, same: f64| {
+        results(&suite, |run| {
+            let seed = run.seed as f64;
+            let shift = match run.variant.as_str() {
+                "low" => low - 0.001 * seed,
+                "high" => 0.3 + 0.001 * seed,
+                // Up and down: no difference is seen, whatever the mean.
+                "same" => same + 0.5 * (seed - 2.0),
+                _ => 0.0,
+            };
+            2.0 + shift
+        })
+    };
+    let better = loss(-0.1, -0.2);
+    let headline = &better.table(&suite).verdict[0];
+    assert!(headline.starts_with("low is better than prenorm: validation loss -0.1020, "));
+    assert!(headline.ends_with("fewer tokens; no difference seen: same; worse: high (5 seeds)."));
+    // The lowest mean, "same", is not the best.
+    let ranked: Vec<(usize, bool)> = better.ranking().iter().map(|r| (r.cell, r.best)).collect();
+    assert_eq!(ranked, [(0, false), (2, true), (1, false), (3, false)]);
+    let worse = loss(0.1, 0.0);
+    assert!(worse.ranking().iter().all(|ranked| !ranked.best));
+    let headline = &worse.table(&suite).verdict[0];
+    let words = "No difference to prenorm was seen in validation loss: same; worse: high, low";
+    assert!(headline.starts_with(words), "{headline}");
+}
+
+#[test]
+fn pairs_are_complete_early() {
+    let suite = suite("baseline = \"prenorm\"\nseeds = [3, 4]", FOUR);
+    let names: Vec<String> =
+        suite.plan(&Pace::new()).unwrap().into_iter().map(|run| run.name).collect();
+    assert_eq!(names[..5], ["prenorm-s3", "same-s3", "low-s3", "high-s3", "prenorm-s4"]);
+}
+
 #[test]
 fn rows_columns_and_figures_fit_together() {
     let suite = suite("seeds = [0, 1]\ndepths = [2, 4]\niso_flop = true", TWO);
@@ -421,4 +474,19 @@ fn rows_columns_and_figures_fit_together() {
     assert_eq!(series[0].x, [2.0, 4.0]);
     let text = serde_json::to_string(&table).unwrap();
     assert_eq!(serde_json::from_str::<SuiteTable>(&text).unwrap(), table);
+}
+
+/// A report says in words what was learnt and what a blind guess is worth; a new task needs its words there.
+#[test]
+fn every_task_has_words_and_a_chance_level_in_reports() {
+    for task in hadal_data::tasks::TaskConfig::all() {
+        let generated = serde_json::to_value(&task).unwrap();
+        let said = hadal_report::page::Task::of(&serde_json::json!({ "generated": generated }));
+        assert_ne!(said.name, task.name());
+        assert!(said.chance.is_some_and(|chance| chance > 0.0 && chance < 0.5), "{said:?}");
+        let mut settings =
+            generated.as_object().unwrap().values().filter_map(serde_json::Value::as_u64);
+        let named = |number: u64| said.about.contains(&number.to_string());
+        assert!(settings.any(named), "{said:?}");
+    }
 }

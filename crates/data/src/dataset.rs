@@ -28,6 +28,9 @@ impl ShardSet {
     /// Opens a directory and checks that every file exists, with the right length and header. Hashes are compared later,
     /// when a file is first used.
     pub fn open(directory: &Path) -> Result<Self, DataError> {
+        if directory.is_file() {
+            return Err(DataError::NotADirectory { path: directory.into() });
+        }
         let Some(manifest) = Manifest::find(directory)? else {
             return Err(DataError::NotPrepared {
                 path: directory.into(),

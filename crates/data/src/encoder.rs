@@ -4,21 +4,39 @@ use super::error::DataError;
 use super::manifest::{TokenizerKind, TokenizerRecord};
 use super::pieces::Piece;
 use super::words::Words;
-use hadal_tokenizer::Tokenizer;
+use hadal_tokenizer::{
+    TOKENIZER, Tokenizer, TokenizerError, is_gguf, model_at, read_tokenizer, tokenizer_of_gguf,
+};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-
-/// The name of a tokenizer beside the shards.
-pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Which tokenizer to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenizerChoice {
     /// One token for each byte.
     Bytes,
-    /// A Hugging Face `tokenizer.json`.
+    /// A Hugging Face `tokenizer.json`, or a model that has one: a directory or a GGUF file.
     File(PathBuf),
+}
+
+/// The `tokenizer.json` that belongs to a model: a directory's, or that of a GGUF file. `None` if there is none.
+pub fn model_tokenizer(model: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
+    let place = model_at(model);
+    if is_gguf(&place) {
+        return Ok(tokenizer_of_gguf(&place)?.map(|json| json.to_string().into_bytes()));
+    }
+    // A run's tokenizer may be beside its model.
+    let files = [&*place, model].map(|place| place.join(TOKENIZER));
+    files.iter().find(|file| file.exists()).map(|file| read_tokenizer(file)).transpose()
+}
+
+/// The contents of the file, or of the model's.
+fn contents(path: &Path) -> Result<Vec<u8>, DataError> {
+    if !path.is_dir() && !is_gguf(path) {
+        return Ok(read_tokenizer(path)?);
+    }
+    model_tokenizer(path)?.ok_or_else(|| DataError::NoTokenizer { path: path.into() })
 }
 
 /// `bytes`, or else a path.
@@ -34,7 +52,9 @@ impl FromStr for TokenizerChoice {
 pub(super) struct Encoder {
     tokenizer: Tokenizer,
     record: TokenizerRecord,
-    file: Option<PathBuf>,
+    /// The `tokenizer.json`, unless the tokenizer is built in.
+    content: Option<Vec<u8>>,
+    path: Option<PathBuf>,
     /// How many tokens the tokenizer itself puts before and after every text.
     before: usize,
     after: usize,
@@ -44,38 +64,36 @@ pub(super) struct Encoder {
 impl Encoder {
     /// Loads a tokenizer.
     pub(super) fn load(choice: &TokenizerChoice) -> Result<Self, DataError> {
-        let (tokenizer, file) = match choice {
-            TokenizerChoice::Bytes => (Tokenizer::bytes(), None),
-            TokenizerChoice::File(path) => (Tokenizer::from_file(path)?, Some(path.clone())),
+        let (tokenizer, content, path) = match choice {
+            TokenizerChoice::Bytes => (Tokenizer::bytes(), None, None),
+            TokenizerChoice::File(path) => {
+                let content = contents(path)?;
+                (Tokenizer::from_bytes(path, &content)?, Some(content), Some(path.clone()))
+            }
         };
         let ends = tokenizer.ends();
         let Some(&end_of_text) = ends.first() else {
-            return Err(DataError::NoEndOfText { path: file.unwrap_or_default() });
+            return Err(DataError::NoEndOfText { path: path.unwrap_or_default() });
         };
         // A letter shows what is put around every text.
         let example = tokenizer.encode("a")?;
         let frame = |id: &&u32| ends.contains(id) || tokenizer.begin() == Some(**id);
         let before = example.iter().take_while(frame).count();
         let after = example[before..].iter().rev().take_while(frame).count();
-        let words = match &file {
-            Some(path) => {
-                let content = hadal_files::read(path)?;
-                // The tokenizer has read it already, so it is JSON.
-                serde_json::from_slice(&content).ok().and_then(|json| Words::of(&json))
-            }
-            None => None,
-        };
+        // The tokenizer has read it already, so it is JSON.
+        let json = content.as_ref().and_then(|content| serde_json::from_slice(content).ok());
+        let words = json.and_then(|json| Words::of(&json));
         let record = TokenizerRecord {
-            kind: if file.is_some() { TokenizerKind::File } else { TokenizerKind::Bytes },
-            file: file.is_some().then(|| TOKENIZER.to_owned()),
-            blake3: match &file {
-                Some(path) => hadal_files::hash(path)?.0,
+            kind: if content.is_some() { TokenizerKind::File } else { TokenizerKind::Bytes },
+            file: content.is_some().then(|| TOKENIZER.to_owned()),
+            blake3: match &content {
+                Some(content) => blake3::hash(content).to_string(),
                 None => "bytes".to_owned(),
             },
             vocab_size: tokenizer.vocab_size(),
             end_of_text,
         };
-        Ok(Self { tokenizer, record, file, before, after, words })
+        Ok(Self { tokenizer, record, content, path, before, after, words })
     }
 
     /// The manifest's record of the tokenizer.
@@ -83,9 +101,9 @@ impl Encoder {
         &self.record
     }
 
-    /// Where the tokenizer was read from, unless it is built in.
-    pub(super) fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
+    /// The `tokenizer.json`, unless the tokenizer is built in.
+    pub(super) fn content(&self) -> Option<&[u8]> {
+        self.content.as_deref()
     }
 
     /// The tokens of a piece. A document begins as the tokenizer begins every text, ends with exactly one end-of-text
@@ -112,7 +130,7 @@ impl Encoder {
         match tokens.iter().find(|&&token| token as usize >= vocab_size) {
             None => Ok(()),
             Some(&token) => Err(DataError::NoSuchToken {
-                path: self.file.clone().unwrap_or_default(),
+                path: self.path.clone().unwrap_or_default(),
                 token,
                 vocab_size,
             }),

@@ -1,5 +1,6 @@
 //! What can go wrong between a text and its shards.
 
+use super::preparation::Preparation;
 use hadal_files::FileError;
 use hadal_tokenizer::TokenizerError;
 use std::path::PathBuf;
@@ -58,6 +59,12 @@ pub enum DataError {
     /// The tokenizer cannot be read, or refuses a text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A model without a tokenizer.
+    #[error(
+        "{} has no tokenizer.json; name one with --tokenizer FILE, or --tokenizer bytes for a model of bytes",
+        path.display()
+    )]
+    NoTokenizer { path: PathBuf },
     /// Documents could not be told apart.
     #[error(
         "{} has no end-of-text token; add a special token `<|endoftext|>` to it, or make a tokenizer \
@@ -113,6 +120,9 @@ pub enum DataError {
         if *unfinished { ", which has not finished here: run the same command again" } else { "" }
     )]
     NotPrepared { path: PathBuf, unfinished: bool },
+    /// A file where a directory with prepared data is expected, such as the text itself.
+    #[error("{} is a file, and prepared data is a directory; make one with `{}`", path.display(), Preparation::of(path))]
+    NotADirectory { path: PathBuf },
     /// The request goes past the end of the tokens.
     #[error("tokens {start}..{end} were asked for, but there are only {tokens}")]
     OutOfRange { start: u64, end: u64, tokens: u64 },
@@ -132,10 +142,12 @@ impl DataError {
             Self::NoSuchInput { .. }
                 | Self::Unsupported { .. }
                 | Self::NoFiles { .. }
+                | Self::NoTokenizer { .. }
                 | Self::NoEndOfText { .. }
                 | Self::Setting { .. }
                 | Self::Occupied { .. }
                 | Self::Different { .. }
+                | Self::NotADirectory { .. }
                 | Self::NotPrepared { .. }
                 | Self::OutOfRange { .. }
         )

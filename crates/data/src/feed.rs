@@ -1,13 +1,17 @@
 //! Batches: sequence number in, tokens out. Nothing here remembers a position.
 
+mod text;
+
+use super::built_in::BuiltIn;
 use super::dataset::ShardSet;
 use super::error::DataError;
-use super::order::shuffled;
+use super::preparation::Preparation;
 use super::tasks::{Example, GENERATOR_VERSION, Split, TaskConfig, TaskError};
 use hadal_tokenizer::{Tokenizer, TokenizerError, Tokens};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use text::TextFeed;
 
 /// Sequences to learn from or to be measured on.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +58,7 @@ impl Batch {
     }
 }
 
-/// What to learn from: prepared text, or a generated task.
+/// What to learn from: prepared text, a text that ships with the program, or a generated task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
@@ -64,6 +68,9 @@ pub struct DataConfig {
     /// Another, to measure progress on; by default the end of `train` is kept for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<PathBuf>,
+    /// A text that ships with the program, as bytes. Its last tenth is kept to measure progress on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<BuiltIn>,
     /// A generated task instead of text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<TaskConfig>,
@@ -79,22 +86,8 @@ pub enum Feed {
         /// Which instances.
         seed: u64,
     },
-    /// Prepared text.
+    /// Prepared or built-in text.
     Text(Box<TextFeed>),
-}
-
-/// Windows of prepared text.
-#[derive(Debug)]
-pub struct TextFeed {
-    train: ShardSet,
-    validation: Option<ShardSet>,
-    tokenizer_file: Option<PathBuf>,
-    seq_len: usize,
-    /// Windows of `train` to learn from.
-    windows: u64,
-    /// Windows to be measured on: of `validation`, or the rest of `train`.
-    held_out: u64,
-    seed: u64,
 }
 
 /// Why there are no batches.
@@ -109,6 +102,16 @@ pub enum FeedError {
     /// The tokenizer cannot be read.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A setting names a text that is not prepared.
+    #[error("{} is a file, and training reads prepared text: `{preparation}`, then {setting}={}", path.display(), preparation.out().display())]
+    Unprepared {
+        /// The file.
+        path: PathBuf,
+        /// The setting that names it.
+        setting: &'static str,
+        /// What makes it ready.
+        preparation: Preparation,
+    },
     /// The settings do not fit the data.
     #[error("{0}")]
     Unfit(String),
@@ -137,7 +140,7 @@ impl Feed {
     /// Compares every byte of the data with what was prepared.
     pub fn verify(&self) -> Result<(), FeedError> {
         if let Self::Text(text) = self {
-            for set in [Some(&text.train), text.validation.as_ref()].into_iter().flatten() {
+            for set in [text.train.prepared(), text.validation.as_ref()].into_iter().flatten() {
                 set.verify(&mut |_| {})?;
             }
         }
@@ -152,11 +155,19 @@ impl Feed {
         }
     }
 
-    /// Number of tokens.
+    /// How many tokens there are to learn from; `None` for a task, which makes any number.
+    pub fn tokens(&self) -> Option<u64> {
+        match self {
+            Self::Task { .. } => None,
+            Self::Text(text) => Some(text.windows * text.seq_len as u64),
+        }
+    }
+
+    /// Number of different tokens.
     pub fn vocab_size(&self) -> usize {
         match self {
             Self::Task { task, .. } => task.vocab_size(),
-            Self::Text(text) => text.train.manifest().tokenizer.vocab_size,
+            Self::Text(text) => text.train.vocab_size(),
         }
     }
 
@@ -189,7 +200,9 @@ impl Feed {
         match self {
             Self::Task { .. } => None,
             Self::Text(text) => {
-                let totals = &text.validation.as_ref().unwrap_or(&text.train).manifest().totals;
+                let measured = text.validation.as_ref().or(text.train.prepared());
+                let Some(set) = measured else { return Some(1.0) };
+                let totals = &set.manifest().totals;
                 Some(totals.bytes as f64 / totals.tokens.max(1) as f64)
             }
         }
@@ -204,10 +217,10 @@ impl Feed {
     }
 
     /// The tokenizer's file, if it has one.
-    pub fn tokenizer_file(&self) -> Option<&Path> {
+    pub fn tokenizer_file(&self) -> Option<PathBuf> {
         match self {
             Self::Task { .. } => None,
-            Self::Text(text) => text.tokenizer_file.as_deref(),
+            Self::Text(text) => text.train.prepared()?.tokenizer_file(),
         }
     }
 
@@ -246,50 +259,6 @@ impl Feed {
     }
 }
 
-impl TextFeed {
-    fn open(config: &DataConfig, seq_len: usize, seed: u64) -> Result<Self, FeedError> {
-        let directory = config.train.as_deref().unwrap_or(Path::new(""));
-        let train = ShardSet::open(directory)?;
-        let validation = config.validation.as_deref().map(ShardSet::open).transpose()?;
-        if let Some(validation) = &validation
-            && validation.manifest().tokenizer != train.manifest().tokenizer
-        {
-            return Err(FeedError::Unfit(
-                "data.validation was prepared with another tokenizer than data.train".into(),
-            ));
-        }
-        let in_set = |set: &ShardSet| set.len().saturating_sub(1) / seq_len as u64;
-        let all = in_set(&train);
-        let (windows, held_out) = match &validation {
-            Some(validation) => (all, in_set(validation)),
-            // One in fifty, and at least one.
-            None => (all - (all / 50).max(1).min(all), (all / 50).max(1).min(all)),
-        };
-        if windows == 0 || held_out == 0 {
-            return Err(FeedError::Unfit(format!(
-                "{} holds {} tokens, too few for sequences of {seq_len} to learn from and to be measured on",
-                directory.display(),
-                train.len()
-            )));
-        }
-        let tokenizer_file = train.tokenizer_file();
-        Ok(Self { train, validation, tokenizer_file, seq_len, windows, held_out, seed })
-    }
-
-    /// One token more than a sequence: the last is only a target.
-    fn window(&self, sequence: u64, split: Split) -> Result<Vec<u32>, FeedError> {
-        let (set, window) = match (split, &self.validation) {
-            (Split::Train, _) => {
-                let (epoch, position) = (sequence / self.windows, sequence % self.windows);
-                (&self.train, shuffled(position, self.windows, self.seed, epoch))
-            }
-            (Split::HeldOut, Some(validation)) => (validation, sequence % self.held_out),
-            (Split::HeldOut, None) => (&self.train, self.windows + sequence % self.held_out),
-        };
-        Ok(set.read(window * self.seq_len as u64, self.seq_len + 1)?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,6 +282,34 @@ mod tests {
         assert_eq!(batch.pieces(12), std::slice::from_ref(&batch));
         // A row is never cut.
         assert_eq!(batch.pieces(1).len(), 4);
+    }
+
+    #[test]
+    fn a_built_in_text_is_learned_from_and_measured_on_apart() {
+        let text = BuiltIn::try_from("yankee".to_owned()).unwrap();
+        let config = DataConfig { text: Some(text), ..DataConfig::default() };
+        let feed = Feed::open(&config, Some(128), 0).unwrap();
+        let held_out = feed.held_out_sequences().unwrap();
+        assert_eq!(held_out, (text.bytes().len() as u64 - 1) / 128 / 10);
+        let first = |batch: Batch| Tokenizer::bytes().decode(&batch.input.ids()[..128]).unwrap();
+        let read = String::from_utf8(text.bytes().to_vec()).unwrap();
+        let place = |text: &str| read.find(text).unwrap() as u64;
+        let border = text.bytes().len() as u64 - (held_out + 1) * 128;
+        assert!(place(&first(feed.held_out(0, 1).unwrap())) >= border);
+        assert!((0..40).all(|i| place(&first(feed.train(i * 100, 1).unwrap())) < border));
+        assert_eq!(
+            feed.fingerprint().unwrap(),
+            Feed::open(&config, Some(64), 1).unwrap().fingerprint().unwrap()
+        );
+    }
+
+    #[test]
+    fn a_file_is_no_built_in_text() {
+        let error = BuiltIn::try_from("book.txt".to_owned()).unwrap_err().to_string();
+        assert!(
+            error.contains("yankee") && error.contains("hadal data prepare book.txt"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! long row of tokens. The same sources train a tokenizer with [`train_tokenizer()`]. A [`Feed`] turns prepared
 //! text or a task of [`tasks`] into [`Batch`]es.
 
+mod built_in;
 mod compression;
 mod dataset;
 mod encoder;
@@ -18,6 +19,7 @@ mod order;
 mod parquet;
 mod peek;
 mod pieces;
+mod preparation;
 mod prepare;
 mod shard;
 mod source;
@@ -29,14 +31,16 @@ mod text;
 mod train_tokenizer;
 mod words;
 
+pub use built_in::BuiltIn;
 pub use dataset::ShardSet;
-pub use encoder::TokenizerChoice;
+pub use encoder::{TokenizerChoice, model_tokenizer};
 pub use error::DataError;
 pub use feed::{Batch, DataConfig, Feed, FeedError};
 pub use manifest::{
     Manifest, Settings, ShardRecord, SourceRecord, TokenizerKind, TokenizerRecord, Totals,
 };
 pub use peek::{Peek, peek};
+pub use preparation::Preparation;
 pub use prepare::{Download, PrepareOptions, PrepareProgress, prepare};
 pub use shard::Shard;
 pub use stats::{DocumentLengths, Stats, TokenCount, stats};

@@ -1,37 +1,16 @@
 //! How much memory a hostile .parquet file may take, measured by counting allocations.
 
 use hadal_data::{DataError, PrepareOptions, TokenizerChoice, prepare};
+use hadal_files::testing::{Counting, peak};
 use parquet::basic::{Compression, Encoding, GzipLevel, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every request is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(LIVE.fetch_add(layout.size(), SeqCst) + layout.size(), SeqCst);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the pointer came from `System.alloc` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -47,10 +26,7 @@ fn prepared(directory: &Path, file: &[u8]) -> (Result<(), DataError>, usize) {
     let mut options = PrepareOptions::new(vec![input], out, TokenizerChoice::Bytes);
     options.threads = 1;
     options.max_bytes = Some(MIB as u64);
-    let before = LIVE.load(SeqCst);
-    PEAK.store(before, SeqCst);
-    let said = prepare(&options, &mut |_| ControlFlow::Continue(())).map(drop);
-    (said, PEAK.load(SeqCst).saturating_sub(before))
+    peak(|| prepare(&options, &mut |_| ControlFlow::Continue(())).map(drop))
 }
 
 /// A row in each page.

@@ -21,6 +21,7 @@ mod error;
 mod fault;
 mod manifest;
 mod part;
+mod place;
 mod regular;
 mod remembered;
 mod staged;
@@ -35,6 +36,7 @@ pub use manifest::{
     write_manifest_with,
 };
 pub use part::is_part;
+pub use place::check_writable;
 pub use regular::{open, read, read_at_most, read_text, read_text_at_most};
 pub use remembered::{cache_directory, remember_hashes};
 pub use staged::StagedDirectory;

@@ -3,6 +3,10 @@
 //! A test that cannot run says so on standard error, one line that begins with `skipped: `. Where everything should be
 //! there, `HADAL_STRICT=1` makes it fail instead, unless `HADAL_MAY_SKIP` lists what is missing: `smollm2,gpu`.
 
+mod allocator;
+
+pub use allocator::{Counting, peak};
+
 use std::fmt::Display;
 use std::io::{self, Write};
 

@@ -1,29 +1,8 @@
 //! How much memory a hostile file may take, measured by counting allocations.
 
+use hadal_files::testing::{Counting, peak as peak_of};
 use hadal_gguf::Gguf;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every request is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(LIVE.fetch_add(layout.size(), SeqCst) + layout.size(), SeqCst);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the pointer came from `System.alloc` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -31,10 +10,7 @@ static COUNTING: Counting = Counting;
 /// The most bytes that were live at once while a file was read, beyond the file itself.
 fn peak(bytes: Vec<u8>) -> usize {
     let path = Path::new("hostile.gguf");
-    let before = LIVE.load(SeqCst);
-    PEAK.store(before, SeqCst);
-    drop(Gguf::from_bytes(path, bytes));
-    PEAK.load(SeqCst).saturating_sub(before)
+    peak_of(|| drop(Gguf::from_bytes(path, bytes))).1
 }
 
 fn file(tensors: u64, entries: u64, rest: &[&[u8]]) -> Vec<u8> {

@@ -2,7 +2,9 @@
 
 use crate::config::{ConfigError, ModelConfig};
 use crate::decoder::Decoder;
+use crate::memory::{MemoryError, Need, check, is_ours};
 use crate::model_files::{ModelFiles, Reading, describe_file, is_gguf, model_at};
+use crate::not_a_model::refuse_others;
 use crate::tensor_file::{TensorFileError, write_tensors};
 use burn::tensor::Device;
 use hadal_files::{
@@ -11,7 +13,7 @@ use hadal_files::{
 };
 use hadal_gguf::GgufError;
 use hadal_residual::Weights;
-use hadal_tokenizer::TokenizerError;
+use hadal_tokenizer::{ChatError, TokenizerError};
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
 use std::ffi::OsStr;
@@ -57,6 +59,19 @@ pub enum CheckpointError {
     /// The tokenizer of a GGUF file cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The chat template cannot be read.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// Something else than a model.
+    #[error(
+        "{} is no model but {what}. A model is a directory with config.json and model.safetensors, the folder of a \
+         finished run, or a .gguf file",
+        path.display()
+    )]
+    NotAModel { path: PathBuf, what: String },
+    /// It does not fit into memory.
+    #[error("{}: {reason}", path.display())]
+    Memory { path: PathBuf, reason: MemoryError },
     /// A model would be written over something.
     #[error("{} exists already; name another directory, or remove it", path.display())]
     Exists { path: PathBuf },
@@ -76,7 +91,8 @@ fn list(problems: &[String]) -> String {
     text
 }
 
-/// Reads a model: one of our directories, a Hugging Face one of a known family, or a GGUF file.
+/// Reads a model: one of our directories, a Hugging Face one of a known family, or a GGUF file. What does not fit into
+/// memory is refused before any of it is read; `HADAL_MEMORY` names another size, or `any`.
 ///
 /// ```
 /// use hadal_model::{Device, Pass, Tokens, load};
@@ -89,7 +105,20 @@ fn list(problems: &[String]) -> String {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn load(path: &Path, device: &Device) -> Result<Checkpoint, CheckpointError> {
+    load_for(path, device, 0)
+}
+
+/// The same, if there is memory for the model and for the keys and values of a text of this many tokens.
+pub fn load_for(
+    path: &Path,
+    device: &Device,
+    tokens: usize,
+) -> Result<Checkpoint, CheckpointError> {
     let ModelFiles { config, begin, ends, weights } = ModelFiles::open(path)?;
+    if is_ours(device) {
+        let need = Need::of(&*weights, &config, tokens);
+        check(&need).map_err(|reason| CheckpointError::Memory { path: path.into(), reason })?;
+    }
     // Hashing takes about as long as reading, so both go on at once.
     let verification = Verification::start(weights.files());
     let mut reading = Reading::new(&*weights);
@@ -107,6 +136,9 @@ pub fn read_config(path: &Path) -> Result<ModelConfig, CheckpointError> {
     let path = &model_at(path);
     if is_gguf(path) {
         return Ok(ModelFiles::open(path)?.config);
+    }
+    if path.extension().is_none_or(|extension| extension != "json") {
+        refuse_others(path)?;
     }
     let file = if path.is_dir() { path.join(CONFIG) } else { path.into() };
     Ok(describe_file(&file)?.0.config)

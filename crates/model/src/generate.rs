@@ -69,7 +69,8 @@ pub struct Limits<'a> {
     pub vocabulary: usize,
 }
 
-/// Feeds `prompt` to a session and continues it within limits, passing each token to `listen` as it is chosen.
+/// Feeds `prompt` to a session and continues it within limits, passing each token to `listen` as it is chosen. Tokens
+/// that end a text are never penalised for having occurred, or no text would end.
 pub fn generate(
     session: &mut Session,
     prompt: &[u32],
@@ -79,6 +80,7 @@ pub fn generate(
 ) -> Result<Generated, GenerateError> {
     let max_tokens = limits.max_tokens;
     session.reserve((session.len() + prompt.len()).saturating_add(max_tokens));
+    sampler.saw(prompt.iter().copied().filter(|token| !limits.ends.contains(token)));
     let started = Instant::now();
     let mut logits = session.feed(prompt, None)?;
     let prefill = started.elapsed();
@@ -94,6 +96,7 @@ pub fn generate(
             break StopReason::End;
         }
         tokens.push(token);
+        sampler.saw([token]);
         if listen(token).is_break() {
             break StopReason::Stopped;
         }

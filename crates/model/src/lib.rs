@@ -16,6 +16,7 @@ mod attention;
 mod cache;
 mod checkpoint;
 mod config;
+mod conversation;
 mod convert;
 mod cost;
 mod decoder;
@@ -25,8 +26,10 @@ mod generate;
 mod import;
 mod layers;
 mod loss;
+mod memory;
 mod mlp;
 mod model_files;
+mod not_a_model;
 mod part;
 mod pass;
 mod recording;
@@ -34,6 +37,7 @@ mod rope;
 mod rope_scaling;
 mod sampling;
 mod session;
+mod stored;
 mod streamed;
 mod tally;
 mod tensor_file;
@@ -42,23 +46,29 @@ mod token_decoder;
 pub use burn::tensor::Device;
 pub use cache::Cache;
 pub use checkpoint::{
-    Checkpoint, CheckpointError, load, read_config, replace_config, save, save_with,
+    Checkpoint, CheckpointError, load, load_for, read_config, replace_config, save, save_with,
 };
 pub use config::{AttentionBias, ConfigError, DepthKv, MlpKind, ModelConfig, SlidingWindow};
+pub use conversation::{Answer, Conversation, ConversationError};
 pub use convert::{Converted, convert};
 pub use cost::{ModelCost, ParameterGroup};
 pub use decoder::{Decoder, ReadParameter};
 pub use device::{DEVICES, DeviceError, device_named};
-pub use export::{ExportError, ExportFormat, ExportType, Exported, export};
+pub use export::{ExportError, ExportFormat, ExportType, Exported, byte_tokenizer, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
-pub use hadal_tokenizer::{TextStream, Tokenizer, TokenizerError, guarded, is_guarded, model_at};
+pub use hadal_tokenizer::{
+    ChatError, ChatTemplate, Message, NAMED_TEMPLATES, Role, StopStrings, TextStream, Tokenizer,
+    TokenizerError, guarded, is_guarded, model_at,
+};
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
+pub use memory::{MemoryError, Need, free_memory, memory_need};
 pub use part::{Part, PartError};
 pub use pass::{Pass, PassError, Tokens, Variant};
 pub use recording::Recording;
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use session::Session;
+pub use stored::Stored;
 pub use tally::{Saving, SiteTally, Tally};
 pub use tensor_file::{TensorFile, TensorFileError, write_tensors};
 

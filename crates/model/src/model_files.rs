@@ -4,9 +4,9 @@ use crate::checkpoint::{CONFIG, CheckpointError, WEIGHTS};
 use crate::config::ModelConfig;
 use crate::decoder::Decoder;
 use crate::import::{GgufModel, Imported, Naming, Shards, WeightSource, describe, token_ids};
+use crate::not_a_model::refuse_others;
 use burn::tensor::Device;
-use hadal_files::{HashError, read_at_most, read_text, verify};
-use hadal_gguf::Gguf;
+use hadal_files::{HashError, read_at_most, verify};
 use hadal_residual::Weights;
 pub(crate) use hadal_tokenizer::{TOKENIZER, is_gguf, model_at};
 use serde_json::Value;
@@ -34,6 +34,7 @@ impl ModelFiles {
     /// parameters verifies [`WeightSource::files`].
     pub(crate) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let path = &model_at(path);
+        refuse_others(path)?;
         if is_gguf(path) {
             let opened = GgufModel::open(path).map_err(|error| explained(path, error));
             let (model, Imported { config, begin, ends }) = opened?;
@@ -93,17 +94,7 @@ pub(crate) struct Place {
 
 /// How a model formats the turns of a chat, if it says so.
 pub(crate) fn chat_template(model: &Path) -> Result<Option<String>, CheckpointError> {
-    if is_gguf(model) {
-        return Ok(Gguf::open(model)?.find("tokenizer.chat_template")?);
-    }
-    let file = model.join(CHAT_TEMPLATE);
-    if file.exists() {
-        verify(&file)?;
-        return Ok(Some(read_text(&file)?));
-    }
-    let settings = hadal_files::read(&model.join(TOKENIZER_SETTINGS)).ok();
-    let json: Option<Value> = settings.and_then(|text| serde_json::from_slice(&text).ok());
-    Ok(json.and_then(|json| Some(json.get("chat_template")?.as_str()?.to_owned())))
+    Ok(hadal_tokenizer::template_text(model)?)
 }
 
 /// No config is this long; something else was given by mistake.

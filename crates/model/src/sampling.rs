@@ -1,9 +1,13 @@
 //! Choosing the next token from a model's logits.
 //!
+//! In this order: penalty of repetition, temperature, top-k, top-p, min-p, as in `transformers`. llama.cpp's default
+//! applies the temperature last, so the same numbers may leave other tokens there unless the temperature is 1.
+//!
 //! Everything random comes from one seeded generator whose output is the same on every platform,
 //! and ties go to the lower id, so that a generated text can be reproduced from its settings.
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -19,8 +23,19 @@ pub struct Sampling {
     /// Keep only the most likely tokens that together reach this probability, measured among those
     /// that `top_k` has left.
     pub top_p: Option<f64>,
+    /// Keep only tokens that are at least this likely, as a share of the likeliest.
+    pub min_p: Option<f64>,
+    /// Makes tokens that occurred less likely: positive logits are divided by this, negative ones multiplied.
+    pub repeat_penalty: Option<f64>,
+    /// How many tokens back an occurrence counts; [`Sampling::REPEAT_WINDOW`] if not said.
+    pub repeat_window: Option<usize>,
     /// Where the random numbers start.
     pub seed: u64,
+}
+
+impl Sampling {
+    /// llama.cpp's window for the penalty of repetition.
+    pub const REPEAT_WINDOW: usize = 64;
 }
 
 /// Why no token could be chosen.
@@ -38,6 +53,14 @@ pub enum SamplingError {
     /// A `top_p` that is no probability.
     #[error("top_p {top_p} is not usable; give a number above 0 and up to 1, or leave it out")]
     TopP { top_p: f64 },
+    /// A `min_p` that is no share.
+    #[error("min_p {min_p} is not usable; give a number from 0 to 1, or leave it out")]
+    MinP { min_p: f64 },
+    /// A penalty that is not positive.
+    #[error(
+        "repeat_penalty {penalty} is not usable; give a number above 0, such as 1.1, where 1 changes nothing"
+    )]
+    RepeatPenalty { penalty: f64 },
     /// Logits that do not describe a distribution.
     #[error(
         "the model produced no usable logits: {problem}; check its weights for values that are not finite"
@@ -66,6 +89,10 @@ pub enum SamplingError {
 pub struct Sampler {
     settings: Sampling,
     generator: ChaCha8Rng,
+    /// The last tokens, if they are penalised.
+    recent: VecDeque<u32>,
+    /// Penalised logits.
+    changed: Vec<f32>,
 }
 
 impl Sampler {
@@ -84,13 +111,84 @@ impl Sampler {
                 return Err(SamplingError::TopP { top_p });
             }
         }
-        Ok(Self { settings, generator: ChaCha8Rng::seed_from_u64(settings.seed) })
+        if let Some(min_p) = settings.min_p
+            && !(0.0..=1.0).contains(&min_p)
+        {
+            return Err(SamplingError::MinP { min_p });
+        }
+        if let Some(penalty) = settings.repeat_penalty
+            && !(penalty.is_finite() && penalty > 0.0)
+        {
+            return Err(SamplingError::RepeatPenalty { penalty });
+        }
+        Ok(Self {
+            settings,
+            generator: ChaCha8Rng::seed_from_u64(settings.seed),
+            recent: VecDeque::new(),
+            changed: Vec::new(),
+        })
+    }
+
+    /// Tells which tokens the text has, so that they can be penalised.
+    pub fn saw(&mut self, tokens: impl IntoIterator<Item = u32>) {
+        if self.penalty().is_none() {
+            return;
+        }
+        let window = self.settings.repeat_window.unwrap_or(Sampling::REPEAT_WINDOW);
+        for token in tokens {
+            self.recent.push_back(token);
+            if self.recent.len() > window {
+                self.recent.pop_front();
+            }
+        }
+    }
+
+    /// Forgets what it [saw](Self::saw).
+    pub fn forget(&mut self) {
+        self.recent.clear();
+    }
+
+    /// A penalty that changes something.
+    fn penalty(&self) -> Option<f64> {
+        self.settings.repeat_penalty.filter(|&penalty| penalty != 1.0)
+    }
+
+    /// The logits of tokens that occurred, changed; a token that occurred twice is penalised once.
+    fn penalise(&mut self, logits: &[f32], penalty: f64) {
+        self.changed.clear();
+        self.changed.extend_from_slice(logits);
+        for &token in &self.recent {
+            let place = token as usize;
+            let (Some(&logit), Some(changed)) = (logits.get(place), self.changed.get_mut(place))
+            else {
+                continue;
+            };
+            // What is ruled out stays so, and nothing else becomes infinite.
+            if logit.is_finite() {
+                let logit = f64::from(logit);
+                let less = if logit > 0.0 { logit / penalty } else { logit * penalty };
+                *changed = less.clamp(f32::MIN.into(), f32::MAX.into()) as f32;
+            }
+        }
     }
 
     /// The id of the next token, where `logits[id]` is the logit of token `id`.
     ///
     /// A logit of negative infinity rules its token out.
     pub fn pick(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
+        let Some(penalty) = self.penalty().filter(|_| !self.recent.is_empty()) else {
+            return self.draw(logits);
+        };
+        // What is not usable is reported as it is.
+        most_likely(logits)?;
+        self.penalise(logits, penalty);
+        let changed = std::mem::take(&mut self.changed);
+        let picked = self.draw(&changed);
+        self.changed = changed;
+        picked
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
         let best = most_likely(logits)?;
         if self.settings.temperature == 0.0 {
             return Ok(best.id);
@@ -107,6 +205,10 @@ impl Sampler {
         if let Some(top_p) = self.settings.top_p.filter(|&top_p| top_p < 1.0) {
             let mass = top_p * weights.iter().sum::<f64>();
             weights.truncate(nucleus(&weights, mass));
+        }
+        if let Some(min_p) = self.settings.min_p {
+            // The likeliest has weight 1 and stays, whatever the limit. What goes has no weight.
+            weights.iter_mut().filter(|weight| **weight < min_p).for_each(|weight| *weight = 0.0);
         }
 
         let total: f64 = weights.iter().sum();
@@ -191,167 +293,4 @@ fn nucleus(weights: &[f64], mass: f64) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sampler(settings: Sampling) -> Sampler {
-        Sampler::new(settings).unwrap()
-    }
-
-    fn warm() -> Sampling {
-        Sampling { temperature: 1.0, ..Sampling::default() }
-    }
-
-    fn logits_of(probabilities: [f32; 3]) -> [f32; 3] {
-        probabilities.map(f32::ln)
-    }
-
-    fn frequencies(settings: Sampling, logits: &[f32; 3]) -> [f64; 3] {
-        let draws = 20_000_u32;
-        let mut sampler = sampler(settings);
-        let mut counts = [0_u32; 3];
-        for _ in 0..draws {
-            counts[sampler.pick(logits).unwrap() as usize] += 1;
-        }
-        counts.map(|count| f64::from(count) / f64::from(draws))
-    }
-
-    fn assert_close(actual: [f64; 3], expected: [f64; 3]) {
-        for (left, right) in actual.iter().zip(expected) {
-            assert!((left - right).abs() < 0.02, "{actual:?} is not {expected:?}");
-        }
-    }
-
-    #[test]
-    fn greedy_picks_the_largest_logit() {
-        let mut sampler = sampler(Sampling::default());
-        assert_eq!(sampler.pick(&[0.5, -1.0, 3.0, 2.0]), Ok(2));
-        assert_eq!(sampler.pick(&[f32::NEG_INFINITY, -5.0]), Ok(1));
-    }
-
-    #[test]
-    fn greedy_picks_the_first_of_equals() {
-        let mut sampler = sampler(Sampling::default());
-        assert_eq!(sampler.pick(&[1.0, 7.0, 7.0]), Ok(1));
-        assert_eq!(sampler.pick(&[-0.0, 0.0]), Ok(0));
-    }
-
-    #[test]
-    fn the_same_seed_draws_the_same_tokens() {
-        let draw = |seed| -> Vec<u32> {
-            let mut sampler = sampler(Sampling { seed, ..warm() });
-            (0..64).map(|_| sampler.pick(&[0.0; 50]).unwrap()).collect()
-        };
-        assert_eq!(draw(7), draw(7));
-        assert_ne!(draw(7), draw(8));
-    }
-
-    #[test]
-    fn one_token_or_little_mass_is_greedy() {
-        let logits = [0.1, 0.4, 0.4, 0.3];
-        let settings = [
-            Sampling { top_k: Some(1), ..warm() },
-            Sampling { top_p: Some(1e-9), ..warm() },
-            Sampling { temperature: 1e-300, top_k: Some(1), ..warm() },
-        ];
-        for settings in settings {
-            let mut sampler = sampler(settings);
-            for _ in 0..100 {
-                assert_eq!(sampler.pick(&logits), Ok(1), "{settings:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_tiny_temperature_draws_among_the_largest_only() {
-        let mut sampler = sampler(Sampling { temperature: f64::MIN_POSITIVE, ..warm() });
-        for _ in 0..100 {
-            assert_eq!(sampler.pick(&[f32::MIN, 1.0, f32::MAX]), Ok(2));
-        }
-    }
-
-    #[test]
-    fn tokens_are_drawn_as_often_as_their_probability_says() {
-        let logits = logits_of([0.5, 0.2, 0.3]);
-        assert_close(frequencies(warm(), &logits), [0.5, 0.2, 0.3]);
-    }
-
-    #[test]
-    fn a_high_temperature_evens_the_odds() {
-        let settings = Sampling { temperature: 2.0, ..warm() };
-        // The square roots of 0.64, 0.32 and 0.04, normalised.
-        let roots: [f64; 3] = [0.8, 0.565_685_4, 0.2];
-        let total: f64 = roots.iter().sum();
-        assert_close(
-            frequencies(settings, &logits_of([0.64, 0.32, 0.04])),
-            roots.map(|root| root / total),
-        );
-    }
-
-    #[test]
-    fn top_k_leaves_the_likeliest_tokens() {
-        let settings = Sampling { top_k: Some(2), ..warm() };
-        let logits = logits_of([0.5, 0.2, 0.3]);
-        let actual = frequencies(settings, &logits);
-        assert_close(actual, [0.625, 0.0, 0.375]);
-        assert_eq!(actual[1], 0.0);
-    }
-
-    #[test]
-    fn top_k_prefers_lower_ids_among_equals() {
-        let settings = Sampling { top_k: Some(2), ..warm() };
-        let actual = frequencies(settings, &[0.0, -0.0, 0.0]);
-        assert_close(actual, [0.5, 0.5, 0.0]);
-        assert_eq!(actual[2], 0.0);
-    }
-
-    #[test]
-    fn top_p_keeps_the_token_that_crosses_the_line() {
-        let settings = Sampling { top_p: Some(0.6), ..warm() };
-        let actual = frequencies(settings, &logits_of([0.2, 0.5, 0.3]));
-        assert_close(actual, [0.0, 0.625, 0.375]);
-        assert_eq!(actual[0], 0.0);
-    }
-
-    #[test]
-    fn limits_beyond_the_vocabulary_keep_every_token() {
-        let settings = Sampling { top_k: Some(usize::MAX), top_p: Some(1.0), ..warm() };
-        let logits = logits_of([0.5, 0.2, 0.3]);
-        assert_close(frequencies(settings, &logits), [0.5, 0.2, 0.3]);
-    }
-
-    #[test]
-    fn unusable_logits_are_refused() {
-        let hostile: [&[f32]; 5] = [
-            &[],
-            &[1.0, f32::NAN, 2.0],
-            &[1.0, f32::INFINITY],
-            &[f32::NEG_INFINITY],
-            &[f32::NEG_INFINITY, f32::NEG_INFINITY],
-        ];
-        for settings in [Sampling::default(), warm()] {
-            let mut sampler = sampler(settings);
-            for logits in hostile {
-                let error = sampler.pick(logits).unwrap_err();
-                assert!(matches!(error, SamplingError::UnusableLogits { .. }), "{error}");
-                assert!(error.to_string().contains("no usable logits"), "{error}");
-            }
-        }
-    }
-
-    #[test]
-    fn senseless_settings_are_refused() {
-        for temperature in [-0.1, f64::NAN, f64::INFINITY] {
-            let settings = Sampling { temperature, ..Sampling::default() };
-            let error = Sampler::new(settings).unwrap_err();
-            assert!(matches!(error, SamplingError::Temperature { .. }), "{error}");
-        }
-        for top_p in [0.0, -1.0, 1.1, f64::NAN] {
-            let settings = Sampling { top_p: Some(top_p), ..warm() };
-            let error = Sampler::new(settings).unwrap_err();
-            assert!(matches!(error, SamplingError::TopP { .. }), "{error}");
-        }
-        let settings = Sampling { top_k: Some(0), ..warm() };
-        assert_eq!(Sampler::new(settings).unwrap_err(), SamplingError::TopK);
-    }
-}
+mod tests;

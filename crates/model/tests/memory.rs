@@ -1,49 +1,22 @@
 //! How much memory a pass may take, measured by counting allocations.
 
+use hadal_files::testing::Counting;
 use hadal_model::{
     Decoder, DepthKv, Device, ModelConfig, Pass, Tokens, convert, cross_entropy, load, save,
 };
 use hadal_residual::ResidualConfig;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// The counters are global, so measurements must not overlap.
 static MEASURING: Mutex<()> = Mutex::new(());
-
-struct Counting;
-
-fn grow(bytes: usize) {
-    PEAK.fetch_max(LIVE.fetch_add(bytes, SeqCst) + bytes, SeqCst);
-}
-
-// SAFETY: every request is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        grow(layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the pointer came from `System.alloc` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 /// The most bytes that were live at once during `work`, beyond those that were live before.
 fn peak(work: impl FnOnce()) -> usize {
-    let before = LIVE.load(SeqCst);
-    PEAK.store(before, SeqCst);
-    work();
-    PEAK.load(SeqCst).saturating_sub(before)
+    hadal_files::testing::peak(work).1
 }
 
 fn config(residual: ResidualConfig, blocks: usize) -> ModelConfig {

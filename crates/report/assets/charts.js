@@ -1,16 +1,11 @@
 // Draws every `figure.chart`: its data stands beside it as JSON, its colours come from the page.
 const hadalCharts = (() => {
-  const palettes = {
-    light: ['#2f6bc9', '#d96a1d', '#1f8f6e', '#b83f7c', '#7a5cc4', '#b38a00', '#1c8ca8', '#c03b3b', '#5f7f2e', '#6b7280'],
-    dark: ['#7aa8f0', '#f0985a', '#55c9a4', '#e884b8', '#b09af0', '#e0bd4a', '#5cc4de', '#f08080', '#a5c767', '#a3acba'],
-  };
   const rising = ['#2b1b5a', '#2f4b8f', '#227896', '#2fa583', '#8fcb4e', '#fbe74a'];
   const parted = ['#1f4e9c', '#8fb4dc', '#f5f5f5', '#e8a27c', '#a83224'];
   const dashes = ['solid', 'dot', 'dash', 'dashdot', 'longdash'];
   const shown = new Map();
 
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const dark = () => css('--scheme') === 'dark';
   const scale = colours => colours.map((c, i) => [i / (colours.length - 1), c]);
   const faded = (hex, alpha) => hex + Math.round(alpha * 255).toString(16).padStart(2, '0');
   const element = (tag, className, text) => {
@@ -22,22 +17,34 @@ const hadalCharts = (() => {
   // Plotly reads markup in names, so they come escaped; elements show them as they are.
   const plain = name => name.replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&amp;', '&');
 
-  const palette = number => {
-    const colours = palettes[dark() ? 'dark' : 'light'];
-    return number < 0 ? css('--soft') : colours[number % colours.length];
-  };
+  // The palette is the page's: hadal_report::palette writes it as custom properties. Below zero is a reference.
+  const palette = number => css(number < 0 ? '--soft' : '--series-' + number);
   const colour = trace => palette(trace.meta?.colour ?? 0);
+
+  // Bands of many curves would hide each other: then only that of the name pointed at is drawn.
+  const BANDS = 3;
+  function bandShown(trace, state) {
+    const bands = new Set(state.variants[state.at].chart.data.filter(other => other.band && !state.hidden.has(other.name)).map(other => other.name));
+    return bands.size <= BANDS || state.pointed === trace.name;
+  }
+  function point(state, name) {
+    if (state.pointed === name) return;
+    state.pointed = name;
+    const { data } = state.variants[state.at].chart;
+    const bands = data.map((_, i) => i).filter(i => data[i].band && !state.hidden.has(data[i].name));
+    if (bands.length) Plotly.restyle(state.plot, { visible: bands.map(i => bandShown(data[i], state)) }, bands);
+  }
 
   function painted(trace, state) {
     const own = colour(trace), variant = trace.meta?.variant ?? 0;
     const paint = { ...trace, visible: state.hidden.has(trace.name) ? 'legendonly' : true, showlegend: false };
-    if (trace.band) return { ...paint, fillcolor: faded(own, 0.16), line: { width: 0, color: own } };
+    if (trace.band) return { ...paint, visible: paint.visible === true ? bandShown(trace, state) : paint.visible, fillcolor: faded(own, 0.1), line: { width: 1, color: faded(own, 0.5) } };
     if (trace.type === 'scatter') {
       const dash = trace.line?.dash === 'dash' ? 'dash' : dashes[variant % dashes.length];
       return { ...paint, line: { color: own, width: 2, dash }, marker: { color: own, size: 5, opacity: trace.mode === 'markers' ? 0.6 : 1 } };
     }
     const opacity = [1, 0.6, 0.35][Math.min(variant, 2)];
-    if (trace.type === 'bar') return { ...paint, marker: { color: own, opacity }, error_y: { ...trace.error_y, color: css('--ink') } };
+    if (trace.type === 'bar') return { ...paint, marker: { color: trace.meta?.places?.map(palette) ?? own, opacity }, error_y: { ...trace.error_y, color: css('--ink') } };
     if (trace.type === 'box') return { ...paint, line: { color: own, width: 1.4 }, fillcolor: faded(own, 0.25 * opacity), whiskerwidth: 0.4 };
     return { ...paint, colorscale: scale(trace.meta?.parted ? parted : rising),
       colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: css('--soft') }, nticks: 6, xpad: 6 } };
@@ -75,7 +82,8 @@ const hadalCharts = (() => {
     const places = chart.data.flatMap(trace => trace.x ?? []);
     if (x.type === 'linear' && places.every(Number.isInteger) && Math.max(...places.slice(0, 1e4)) - Math.min(...places.slice(0, 1e4)) <= 12) x.dtick = 1;
     if (heat) { x.showgrid = y.showgrid = false; x.constrain = y.constrain = 'domain'; }
-    return { xaxis: x, yaxis: y, margin: { l: 44, r: 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
+    const longest = Math.max(0, ...named(state, chart).map(trace => plain(trace.name).length));
+    return { xaxis: x, yaxis: y, margin: { l: 44, r: longest ? Math.min(14 + 6.4 * longest, 160) : 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
       font: { family: 'system-ui, sans-serif', color: css('--ink'), size: 12 }, showlegend: false, barmode: 'group', boxmode: 'group', bargap: 0.25,
       hovermode: !heat && chart.data[0].mode?.startsWith('lines') && series <= 8 ? 'x unified' : 'closest',
       hoverlabel: { bgcolor: css('--paper'), bordercolor: css('--line'), font: { color: css('--ink'), size: 12 } },
@@ -91,12 +99,31 @@ const hadalCharts = (() => {
     state.what.textContent = [chart.y.title && '↑ ' + chart.y.title, chart.colours && 'colour: ' + chart.colours].filter(Boolean).join(' · ');
     Plotly.react(state.plot, chart.data.map(trace => painted(trace, state)), layout(state), config);
     legend(figure, state, chart);
+    label(state, chart);
+  }
+
+  // Curves are named where they end, if there is room.
+  function named(state, chart) {
+    const lines = chart.data.filter(trace => !trace.band && trace.mode?.startsWith('lines') && !state.hidden.has(trace.name));
+    return state.plot.clientWidth < 480 || lines.length < 2 || lines.length > 10 ? [] : lines;
+  }
+  function label(state, chart) {
+    const lines = named(state, chart), y = state.plot._fullLayout?.yaxis;
+    if (!lines.length || !y) return;
+    const ends = lines.map(trace => ({ trace, value: trace.y.findLast(value => value !== null) })).filter(end => Number.isFinite(end.value) && (y.type !== 'log' || end.value > 0));
+    const heights = ends.map(end => ({ ...end, at: y.d2p(end.value) })).sort((a, b) => a.at - b.at);
+    let last = -Infinity;
+    for (const end of heights) { end.to = Math.max(end.at, last + 13); last = end.to; }
+    // What was pushed below the axis goes up again.
+    let floor = y._length + 6;
+    for (const end of heights.toReversed()) { end.to = Math.min(end.to, floor); floor = end.to - 13; }
+    Plotly.relayout(state.plot, { annotations: heights.map(({ trace, value, at, to }) => ({ xref: 'paper', x: 1, xanchor: 'left', xshift: 4, yref: 'y', y: y.type === 'log' ? Math.log10(value) : value, yshift: at - to, text: trace.name, showarrow: false, font: { size: 11, color: colour(trace) } })) });
   }
 
   function legend(figure, state, chart) {
     state.legend.replaceChildren();
     const traces = chart.data.filter(trace => !trace.band && trace.name !== undefined);
-    if (traces.length < 2 && !(traces.length && traces[0].name && traces[0].type !== 'heatmap')) return;
+    if (traces.length < 2 && !(traces.length && traces[0].name && traces[0].type !== 'heatmap' && !traces[0].meta?.places)) return;
     for (const trace of traces) {
       const button = element('button');
       button.type = 'button';
@@ -105,6 +132,8 @@ const hadalCharts = (() => {
       mark.style.borderTopColor = colour(trace);
       button.append(mark, element('span', '', plain(trace.name)));
       button.setAttribute('aria-pressed', String(!state.hidden.has(trace.name)));
+      button.onmouseenter = button.onfocus = () => point(state, trace.name);
+      button.onmouseleave = button.onblur = () => point(state, undefined);
       button.onclick = () => { state.hidden.delete(trace.name) || state.hidden.add(trace.name); show(figure); };
       button.ondblclick = () => {
         const others = traces.map(other => other.name).filter(name => name !== trace.name);
@@ -161,6 +190,6 @@ const hadalCharts = (() => {
   const fit = () => shown.forEach(state => Plotly.Plots.resize(state.plot));
   addEventListener('beforeprint', fit);
   addEventListener('afterprint', fit);
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
-  return { draw, all, again, palette };
+  for (const media of ['(prefers-color-scheme: dark)', 'print']) matchMedia(media).addEventListener('change', again);
+  return { draw, all, again };
 })();

@@ -1,6 +1,7 @@
 //! The files that a comparison leaves in its folder: `table.json` beside `runs/`.
 
 use crate::figure::Figure;
+use crate::palette::{self, Look};
 use crate::run::{RunError, json};
 use hadal_files::{Action, file_error};
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,17 @@ impl SuiteTable {
         /// With all its figures.
         const LARGEST: u64 = 256 << 20;
         json(&suite.join(Self::FILE), LARGEST)
+    }
+
+    /// Its policies with their looks, for its figures ([`crate::figure::with_looks`]) and its table.
+    pub fn looks(&self) -> Vec<(String, Look)> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.rows.iter().filter_map(|row| row.first()) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        palette::named(names.into_iter().map(|name| (name, name)))
     }
 
     /// Folders of a suite's runs, by name.

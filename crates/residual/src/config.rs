@@ -2,6 +2,8 @@
 //! `mgr:streams=4,gate=competitive` on a command line.
 
 use crate::ResidualConfig;
+use crate::nearest::unknown;
+use crate::plain_words::{plain_words, plain_words_of};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -107,10 +109,29 @@ impl Serialize for ResidualConfig {
 
 impl<'de> Deserialize<'de> for ResidualConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut fields = Map::deserialize(deserializer)?;
-        respell(&mut fields);
-        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+        from_fields(Map::deserialize(deserializer)?).map_err(D::Error::custom)
     }
+}
+
+/// Reads settings; what is wrong is said in words and by its key.
+fn from_fields(mut fields: Map<String, Value>) -> Result<ResidualConfig, String> {
+    respell(&mut fields);
+    if let Some(Value::String(kind)) = fields.get("kind") {
+        check_kind(kind).map_err(|error| error.to_string())?;
+    }
+    let read = |fields| ResidualConfig::deserialize(Value::Object(fields));
+    read(fields.clone()).map_err(|error| {
+        // The one that is wrong when it stands alone.
+        let alone = |key: &String| {
+            let one = fields.iter().filter(|(other, _)| *other == "kind" || *other == key);
+            read(one.map(|(key, value)| (key.clone(), value.clone())).collect()).err()
+        };
+        let others = || fields.keys().filter(|key| *key != "kind");
+        match others().find_map(|key| Some((key, alone(key)?))) {
+            Some((key, error)) => plain_words_of(key, &error.to_string()),
+            None => plain_words(&error.to_string()),
+        }
+    })
 }
 
 /// Mixture-of-Depths was a setting of prenorm before it became a kind of its own; files and commands of that time
@@ -126,7 +147,7 @@ fn respell(fields: &mut Map<String, Value>) {
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ShortFormError {
     /// No such kind.
-    #[error("unknown residual policy `{kind}`; known are {}", kinds())]
+    #[error("{}", unknown("residual policy", kind, &kinds()))]
     UnknownKind { kind: String },
     /// A setting is not `key=value`.
     #[error("`{setting}` is not a setting; write `kind:key=value,key=value`")]
@@ -139,9 +160,15 @@ pub enum ShortFormError {
     BadSettings { text: String, reason: String },
 }
 
-fn kinds() -> String {
-    let kinds: Vec<_> = ResidualConfig::all().iter().map(|c| c.about().kind).collect();
-    kinds.join(", ")
+fn kinds() -> Vec<&'static str> {
+    ResidualConfig::all().iter().map(|config| config.about().kind).collect()
+}
+
+fn check_kind(kind: &str) -> Result<(), ShortFormError> {
+    match kinds().contains(&kind) {
+        true => Ok(()),
+        false => Err(ShortFormError::UnknownKind { kind: kind.into() }),
+    }
 }
 
 impl FromStr for ResidualConfig {
@@ -149,9 +176,7 @@ impl FromStr for ResidualConfig {
 
     fn from_str(text: &str) -> Result<Self, ShortFormError> {
         let (kind, settings) = text.split_once(':').unwrap_or((text, ""));
-        if !Self::all().iter().any(|config| config.about().kind == kind) {
-            return Err(ShortFormError::UnknownKind { kind: kind.into() });
-        }
+        check_kind(kind)?;
         let mut fields = Map::new();
         fields.insert("kind".into(), kind.into());
         for setting in split_settings(settings).into_iter().filter(|s| !s.is_empty()) {
@@ -163,10 +188,8 @@ impl FromStr for ResidualConfig {
                 return Err(ShortFormError::Twice { key: key.into() });
             }
         }
-        serde_json::from_value(Value::Object(fields)).map_err(|error| ShortFormError::BadSettings {
-            text: text.into(),
-            reason: error.to_string(),
-        })
+        from_fields(fields)
+            .map_err(|reason| ShortFormError::BadSettings { text: text.into(), reason })
     }
 }
 
@@ -244,14 +267,32 @@ mod tests {
     #[test]
     fn bad_short_forms_say_what_is_wrong() {
         let wrong = |text: &str| text.parse::<ResidualConfig>().unwrap_err().to_string();
-        assert!(wrong("prenrom").contains("known are prenorm, postnorm, lns"));
-        assert!(wrong("PRENORM").contains("unknown residual policy"));
+        assert!(wrong("prenrom").contains("did you mean prenorm? (known are prenorm, postnorm, "));
+        assert!(wrong("resnet").contains("unknown residual policy `resnet`; known are prenorm"));
+        assert!(wrong("PRENORM").contains("did you mean prenorm?"));
         assert!(wrong("mgr:streams").contains("not a setting"));
-        assert!(wrong("mgr:steams=4").contains("unknown field `steams`"));
-        assert!(wrong("mgr:streams=many").contains("expected usize"));
+        assert!(wrong("mgr:steams=4").contains("unknown field `steams`; did you mean streams?"));
+        let whole = "streams is \"many\"; write a whole number, zero or more";
+        assert_eq!(wrong("mgr:gate=competitive,streams=many").split_once(": ").unwrap().1, whole);
+        assert!(wrong("hc:dynamic=maybe").ends_with("dynamic is \"maybe\"; write true or false"));
+        assert!(wrong("nag:skip_threshold=x").contains("a threshold is a number, a list"));
         assert!(wrong("mgr:streams=4,streams=5").contains("twice"));
         assert!(wrong("mgr:kind=hc").contains("twice"));
-        assert!(wrong("mgr:gate=open").contains("unknown variant `open`"));
+        assert!(
+            wrong("mgr:gate=open")
+                .contains("unknown gate `open`; known are independent, competitive")
+        );
+    }
+
+    #[test]
+    fn files_are_told_the_same() {
+        let wrong =
+            |text: &str| serde_json::from_str::<ResidualConfig>(text).unwrap_err().to_string();
+        assert!(wrong(r#"{"kind": "NAG"}"#).contains("did you mean nag?"));
+        assert!(
+            wrong(r#"{"kind": "mgr", "streams": -1}"#).contains("streams is -1; write a whole")
+        );
+        assert!(wrong(r#"{"streams": 4}"#).contains("missing field `kind`"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::probe::Place;
 use crate::residual::SubLayers;
 use crate::site::Site;
 use crate::skip::StepMode;
+use crate::traversal::Traversal;
 use burn::tensor::{Device, Tensor};
 use hadal_cpu::streams::{DecodeStream, Stream};
 use hadal_kernels::{Junctions, Rows, lend};
@@ -97,12 +98,13 @@ impl Fused {
         Some(FusedDecode { stream: self.stream.decode(), params })
     }
 
-    /// From the embedding to the head's input.
+    /// From the embedding to the head's input. A probe can tap what sub-layers return, but sees no signal.
     pub(crate) fn traverse(
         self,
         embedding: Tensor<3>,
         layers: &mut dyn SubLayers,
         present: &[Site],
+        traversal: &mut Traversal,
     ) -> Tensor<3> {
         let mut junctions = Junctions::new(self.stream);
         let mut params = self.params.into_iter();
@@ -112,7 +114,7 @@ impl Fused {
         };
         let (mut input, mut route) = next(embedding);
         for &site in present {
-            (input, route) = next(layers.run(site, input, route.as_ref()));
+            (input, route) = next(traversal.tap(site, layers.run(site, input, route.as_ref())));
         }
         input
     }

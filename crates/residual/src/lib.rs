@@ -10,7 +10,9 @@ mod additive;
 mod birkhoff;
 mod config;
 mod fused;
+mod nearest;
 mod norm;
+mod plain_words;
 mod policies;
 mod policy;
 mod pool;
@@ -27,7 +29,9 @@ mod weights;
 
 pub use config::ShortFormError;
 pub use fused::{Fused, FusedDecode, FusedOptions, Junction, Memory};
+pub use nearest::{nearest, unknown};
 pub use norm::RmsNorm;
+pub use plain_words::plain_words;
 pub use policies::{AnyResidual, ResidualConfig, kinds_that};
 pub use policy::{
     About, BASE_STD, Cost, Growth, InitialGate, InvalidPolicy, Matrix, Numbering, PolicyConfig,

@@ -122,7 +122,7 @@ pub trait Residual: Module {
             let Traversal { mode, memory, .. } = *traversal;
             let options = FusedOptions { mode, memory, keep };
             if let Some(fused) = self.fused(&junctions(&present), &options) {
-                return fused.traverse(embedding, layers, &present);
+                return fused.traverse(embedding, layers, &present, traversal);
             }
         }
         show(traversal, Place::Site(Site::new(0)), Signal::Embedding, || embedding.clone());

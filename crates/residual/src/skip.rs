@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 /// Gates below which tokens skip: one number, one for each kind of sub-layer, or one for each sub-layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a threshold is a number, a list of one for each sub-layer, or {\"attention\":0.1,\"mlp\":0.2}"
+)]
 pub enum Thresholds {
     /// The same everywhere.
     One(f64),

@@ -1,10 +1,13 @@
 // A figure with axes, hover, zoom (drag; double click goes back), series that can be switched off, and a log axis.
 
-import { MARKS, colour, extent, heatRange, ramp, svg } from "./marks.js";
-import { exact, padded, scale, short } from "./scale.js";
+import { LINE, label, wrapped } from "./labels.js";
+import { MARKS, extent, heatRange, ramp, style, svg } from "./marks.js";
+import { exact, isFlat, padded, scale, short } from "./scale.js";
 
 const HEIGHT = 270;
-const MARGIN = { top: 10, right: 16, bottom: 42, left: 62 };
+const MARGIN = { top: 10, right: 16, bottom: 28, left: 14 };
+/** Width of a digit of a tick. */
+const DIGIT = 6.8;
 const TIPS = 14;
 
 const element = (name, attributes = {}, text = "") => {
@@ -77,25 +80,36 @@ export class Chart {
     this.logs.hidden = isHeat;
     this.logs.setAttribute("aria-pressed", String(log));
     this.back.hidden = !this.zoom;
-    const margin = { ...MARGIN, right: isHeat ? 84 : MARGIN.right };
-    const inner = { left: margin.left, right: width - margin.right, top: margin.top, bottom: this.height - margin.bottom };
+    const beyond = isHeat ? wrapped(canvas, figure.marks.legend, this.height - 80) : [];
+    const inner = { top: MARGIN.top, right: width - (isHeat ? 58 + beyond.length * LINE : MARGIN.right) };
+    // The name below may take a line more.
+    const below = wrapped(canvas, named(figure.x), width - 120);
+    inner.bottom = this.height - MARGIN.bottom - below.length * LINE;
     const places = figure.x.categories?.length > 0 || isHeat || figure.marks.kind === "bars" || figure.marks.kind === "boxes";
+    const yRange = isHeat ? ys : padded(...ys, { log });
+    const y = scale(...yRange, inner.bottom, inner.top, { log, count: Math.round(this.height / 50) });
+    if (isHeat) y.ticks = this.names(figure.y, ys, Math.floor((inner.bottom - inner.top) / 22));
+    const beside = wrapped(canvas, named(figure.y), inner.bottom - inner.top);
+    inner.left = MARGIN.left + beside.length * LINE + Math.min(18, Math.max(3, ...y.ticks.map(({ text }) => text.length))) * DIGIT;
     const xLog = figure.x.scale === "log" && !places && xs[0] > 0;
     const count = Math.max(2, Math.floor((inner.right - inner.left) / 80));
     const range = this.zoom ?? (places ? xs : padded(...xs, { air: 0.01, log: xLog }));
-    const x = scale(...range, inner.left, inner.right, { log: xLog, count });
-    const yRange = isHeat ? ys : padded(...ys, { log });
-    const y = scale(...yRange, inner.bottom, inner.top, { log, count: Math.round(this.height / 50) });
+    const whole = this.series().every(({ x }) => x?.every(Number.isInteger));
+    const x = scale(...range, inner.left, inner.right, { log: xLog, count, whole });
     Object.assign(this, { x, y, inner, drawnLog: log });
     if (places) x.ticks = this.names(figure.x, range, Math.floor((inner.right - inner.left) / 46));
-    if (isHeat) y.ticks = this.names(figure.y, ys, Math.floor((inner.bottom - inner.top) / 22));
     this.axes(x, y, inner);
+    label(canvas, below, named(figure.x), (inner.left + inner.right) / 2, inner.bottom + 18 + LINE);
+    label(canvas, beside, named(figure.y), 12, (inner.top + inner.bottom) / 2, true);
+    if (figure.marks.kind === "lines" && isFlat(...ys)) {
+      svg("text", { x: inner.right, y: inner.top + 12, "text-anchor": "end" }, canvas, `always ${short(ys[0])}`);
+    }
     const clip = `clip-${Math.random().toString(36).slice(2)}`;
     const frame = { x: inner.left, y: inner.top - 2, width: inner.right - inner.left, height: inner.bottom - inner.top + 4 };
     svg("rect", frame, svg("clipPath", { id: clip }, svg("defs", {}, canvas)));
     const layer = svg("g", { "clip-path": `url(#${clip})` }, canvas);
     MARKS[figure.marks.kind](layer, figure, { x, y, log, shown });
-    if (isHeat) this.bar(inner);
+    if (isHeat) this.bar(inner, beyond);
     this.over = svg("g", {}, canvas);
     this.switches();
   }
@@ -111,8 +125,8 @@ export class Chart {
     return ticks;
   }
 
-  axes(x, y, { left, right, top, bottom }) {
-    const { canvas, figure } = this;
+  axes(x, y, { left, right, bottom }) {
+    const { canvas } = this;
     for (const { value, text } of y.ticks) {
       const place = y.place(value);
       svg("line", { x1: left, x2: right, y1: place, y2: place, class: "grid" }, canvas);
@@ -128,13 +142,10 @@ export class Chart {
       svg("line", { x1: place, x2: place, y1: bottom, y2: bottom + 4, class: "axis" }, canvas);
       svg("text", { x: place, y: bottom + 17, "text-anchor": "middle" }, canvas, text);
     }
-    svg("text", { x: (left + right) / 2, y: this.height - 4, "text-anchor": "middle", class: "label" }, canvas, named(figure.x));
-    const middle = (top + bottom) / 2;
-    svg("text", { x: 12, y: middle, "text-anchor": "middle", transform: `rotate(-90 12 ${middle})`, class: "label" }, canvas, named(figure.y));
   }
 
   /** What colours of a heat map mean. */
-  bar({ right, top, bottom }) {
+  bar({ right, top, bottom }, lines) {
     const [low, high] = heatRange(this.figure.marks.values);
     const parts = 40;
     const height = (bottom - top) / parts;
@@ -145,21 +156,20 @@ export class Chart {
     for (const { value, text } of side.ticks) {
       svg("text", { x: right + 29, y: side.place(value) + 4 }, this.canvas, text);
     }
-    const middle = (top + bottom) / 2;
-    svg("text", { x: right + 78, y: middle, "text-anchor": "middle", transform: `rotate(-90 ${right + 78} ${middle})`, class: "label" }, this.canvas, this.figure.marks.legend);
+    label(this.canvas, lines, this.figure.marks.legend, right + 66, (top + bottom) / 2, true);
   }
 
   switches() {
     const seen = new Set();
-    const all = this.series().map((series, index) => ({ name: series.name, index: series.colour ?? index }));
+    const all = this.series().map((series, index) => ({ name: series.name, dress: style(series, index) }));
     const names = all.filter(({ name }) => !seen.has(name) && seen.add(name));
     this.legend.hidden = names.length < 2;
     const key = JSON.stringify([names, [...this.hidden]]);
     if (key === this.drawnLegend) return;
     this.drawnLegend = key;
-    this.legend.replaceChildren(...names.map(({ name, index }) => {
+    this.legend.replaceChildren(...names.map(({ name, dress }) => {
       const button = element("button", { type: "button", "aria-pressed": String(!this.hidden.has(name)), title: "Click: on or off. Double click: this one alone" });
-      button.append(element("i", { class: colour(index) }), element("span", {}, name));
+      button.append(element("i", { class: dress }), element("span", {}, name));
       button.onclick = () => {
         const hidden = new Set(this.hidden);
         if (!hidden.delete(name)) hidden.add(name);
@@ -206,9 +216,9 @@ export class Chart {
     }
     const found = this.figure.marks.kind === "heat" ? this.cell(px, py) : this.nearest(px);
     if (!found) return;
-    this.tip.replaceChildren(element("div", {}, ""), ...found.rows.map(({ name, value, index }) => {
+    this.tip.replaceChildren(element("div", {}, ""), ...found.rows.map(({ name, value, dress }) => {
       const row = element("div");
-      row.append(element("span", index === undefined ? {} : { class: colour(index) }, name), element("b", {}, value));
+      row.append(element("span", dress === undefined ? {} : { class: dress }, name), element("b", {}, value));
       return row;
     }));
     this.tip.firstChild.append(element("b", {}, found.title));
@@ -235,20 +245,20 @@ export class Chart {
     let best = null;
     const isPlaces = figure.marks.kind === "bars" || figure.marks.kind === "boxes";
     this.series().forEach((series, index) => {
-      if (this.hidden.has(series.name) || series.raw) return;
+      if (this.hidden.has(series.name) || series.raw || series.thin) return;
       const i = isPlaces ? Math.round(value) : closest(series.x, value);
       const height = isPlaces ? (series.values?.[i] ?? series.boxes?.[i]?.median) : series.y[i];
       if (height === undefined || height === null) return;
       const at = isPlaces ? i : series.x[i];
       if (best === null || Math.abs(at - value) < Math.abs(best - value)) best = at;
-      rows.push({ name: series.name, value: exact(height), height, index: series.colour ?? index, at });
+      rows.push({ name: series.name, value: exact(height), height, dress: style(series, index), at });
     });
     if (best === null) return null;
     const place = x.place(best);
     svg("line", { x1: place, x2: place, y1: this.inner.top, y2: this.inner.bottom, class: "rule" }, this.over);
     for (const row of isPlaces ? [] : rows) {
       if (this.drawnLog && row.height <= 0) continue;
-      svg("circle", { cx: x.place(row.at), cy: y.place(row.height), r: 3.4, class: `fill ${colour(row.index)}` }, this.over);
+      svg("circle", { cx: x.place(row.at), cy: y.place(row.height), r: 3.4, class: `fill ${row.dress}` }, this.over);
     }
     rows.sort((a, b) => b.height - a.height);
     const more = rows.length - TIPS;
@@ -291,10 +301,8 @@ export const AXES = {
 
 /** Smoothed curves with the raw ones behind them. */
 export function curves(parts, share) {
-  return parts.flatMap(({ name, x, y, colour, ...rest }) =>
-    share > 0 && y.length > 20
-      ? [{ name, x, y, colour, raw: true }, { name, x, y: smooth(y, share), colour, ...rest }]
-      : [{ name, x, y, colour, ...rest }]);
+  return parts.flatMap(({ y, ...rest }) =>
+    share > 0 && y.length > 20 ? [{ ...rest, y, raw: true }, { ...rest, y: smooth(y, share) }] : [{ ...rest, y }]);
 }
 
 const gigabytes = (bytes) => (bytes / 1e9).toFixed(1);

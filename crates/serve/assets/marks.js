@@ -1,7 +1,7 @@
 // What is drawn inside of the axes: one function for each kind of marks of a figure (see hadal_report::figure).
 
 const SPACE = "http://www.w3.org/2000/svg";
-const COLOURS = 10;
+const COLOURS = 12;
 
 export function svg(name, attributes = {}, parent = null, text = null) {
   const element = document.createElementNS(SPACE, name);
@@ -12,6 +12,14 @@ export function svg(name, attributes = {}, parent = null, text = null) {
 }
 
 export const colour = (index) => `k${index % COLOURS}`;
+
+const dressed = (look) => (look ? `${colour(look.colour)} v${look.variant % 4}` : "reference");
+
+/** Classes of a series: the look of its policy if it has one, or a colour by its place. A reference has none. */
+export const style = (series, index) => (series.ink ? "ink" : series.look !== undefined ? dressed(series.look) : colour(series.colour ?? index));
+
+/** Classes of what a series shows at a place; places may be policies. */
+const styleAt = (figure, series, index, place) => (figure.places?.[place] ? dressed(figure.places[place]) : style(series, index));
 const isNumber = (value) => value !== null && Number.isFinite(value);
 
 function path(xs, ys, x, y, log) {
@@ -30,21 +38,21 @@ function path(xs, ys, x, y, log) {
 function lines(layer, figure, { x, y, log, shown }) {
   figure.marks.series.forEach((line, index) => {
     if (!shown(line.name)) return;
-    const style = colour(line.colour ?? index);
+    const dress = style(line, index);
     if (line.band) {
       const [low, high] = line.band;
       const there = path(line.x, high, x, y, log);
       const back = path([...line.x].reverse(), [...low].reverse(), x, y, log).replace(/^M/, "L");
-      if (there && back) svg("path", { d: `${there}${back}Z`, class: `band ${style}` }, layer);
+      if (there && back) svg("path", { d: `${there}${back}Z`, class: `band ${dress}` }, layer);
     }
-    const second = !line.raw && index >= COLOURS && line.colour === undefined ? " second" : "";
-    const kind = (line.dashed ? " dashed" : "") + (line.raw ? " raw" : "") + second;
-    svg("path", { d: path(line.x, line.y, x, y, log), class: `curve ${style}${kind}` }, layer);
+    const second = !line.raw && index >= COLOURS && line.colour === undefined && !line.look ? " second" : "";
+    const kind = (line.dashed ? " dashed" : "") + (line.raw ? " raw" : "") + (line.thin ? " thin" : "") + second;
+    svg("path", { d: path(line.x, line.y, x, y, log), class: `curve ${dress}${kind}` }, layer);
     const single = line.y.filter(isNumber).length;
     if (line.dots || single === 1) {
       line.y.forEach((value, i) => {
         if (isNumber(value) && !(log && value <= 0)) {
-          svg("circle", { cx: x.place(line.x[i]), cy: y.place(value), r: 2.6, class: `fill ${style}` }, layer);
+          svg("circle", { cx: x.place(line.x[i]), cy: y.place(value), r: 2.6, class: `fill ${dress}` }, layer);
         }
       });
     }
@@ -56,7 +64,7 @@ function points(layer, figure, { x, y, log, shown }) {
     if (!shown(series.name)) return;
     series.x.forEach((value, i) => {
       if (!isNumber(series.y[i]) || (log && series.y[i] <= 0)) return;
-      const dot = svg("circle", { cx: x.place(value), cy: y.place(series.y[i]), r: 2.8, class: `fill ${colour(index)}`, opacity: 0.75 }, layer);
+      const dot = svg("circle", { cx: x.place(value), cy: y.place(series.y[i]), r: 2.8, class: `fill ${style(series, index)}`, opacity: 0.75 }, layer);
       if (series.labels?.[i]) svg("title", {}, dot, series.labels[i]);
     });
   });
@@ -79,12 +87,15 @@ function bars(layer, figure, { x, y, log, shown }) {
       if (!isNumber(value) || (log && value <= 0)) return;
       const top = y.place(value);
       const box = { x: left(i), y: Math.min(top, ground), width, height: Math.max(1, Math.abs(ground - top)), rx: 1.5 };
-      svg("rect", { ...box, class: `fill ${colour(index)}` }, layer);
+      svg("rect", { ...box, class: `fill ${styleAt(figure, series, index, i)}` }, layer);
       const error = series.errors?.[i];
       if (isNumber(error) && error > 0) {
         const middle = left(i) + width / 2;
         const low = log ? Math.max(y.low, value - error) : value - error;
-        svg("line", { x1: middle, x2: middle, y1: y.place(low), y2: y.place(value + error), class: "axis" }, layer);
+        const [foot, head] = [y.place(low), y.place(value + error)];
+        const cap = Math.min(5, width / 4);
+        const line = `M${middle} ${foot}V${head}M${middle - cap} ${foot}h${2 * cap}M${middle - cap} ${head}h${2 * cap}`;
+        svg("path", { d: line, class: "interval" }, layer);
       }
     });
   }
@@ -95,7 +106,7 @@ function boxes(layer, figure, { x, y, log, shown }) {
   for (const { series, index, width, left } of groups(figure, shown, x)) {
     series.boxes.forEach((box, i) => {
       if (!box) return;
-      const [middle, group] = [left(i) + width / 2, svg("g", { class: colour(index) }, layer)];
+      const [middle, group] = [left(i) + width / 2, svg("g", { class: styleAt(figure, series, index, i) }, layer)];
       svg("line", { x1: middle, x2: middle, y1: at(box.min), y2: at(box.max), class: "box" }, group);
       const height = Math.max(1, at(box.q1) - at(box.q3));
       svg("rect", { x: left(i), y: at(box.q3), width, height, class: "box" }, group);
@@ -148,7 +159,12 @@ export function extent(figure, shown, within, log) {
     return [[-0.5, columns - 0.5], [-0.5, Math.max(marks.values.length, 1) - 0.5]];
   }
   for (const series of marks.series.filter((series) => shown(series.name))) {
-    if (series.values) series.values.forEach((value, i) => { grow(ys, value); grow(ys, value + (series.errors?.[i] ?? 0)); if (!log) grow(ys, 0); });
+    if (series.values) series.values.forEach((value, i) => {
+      if (!isNumber(value) || (log && value <= 0)) return;
+      const error = series.errors?.[i] ?? 0;
+      [value - error, value, value + error].forEach((end) => { if (!log || end > 0) grow(ys, end); });
+      if (!log) grow(ys, 0);
+    });
     else if (series.boxes) series.boxes.forEach((box) => { if (box) { grow(ys, log && box.min <= 0 ? null : box.min); grow(ys, box.max); } });
     else series.x.forEach((value, i) => {
       if (!isNumber(series.y[i])) return;

@@ -19,6 +19,8 @@ const TRAIN = ["step", "tokens", "seconds", "loss", "gradient_norm", "rate", "to
 const HELD = ["step", "tokens", "seconds", "loss", "accuracy", "bits_per_byte"];
 const columns = (names) => Object.fromEntries(names.map((name) => [name, []]));
 let data = { train: columns(TRAIN), held_out: columns(HELD) };
+// Everything that is measured of this run has the colour of its policy; what is held out is told by ink.
+const colour = Number(run.dataset.colour);
 let waiting = false;
 
 function draw() {
@@ -26,17 +28,17 @@ function draw() {
   const [key, amount] = [by.value, Number(share.value)];
   const x = AXES[key];
   const figure = (name, title, y, series) => ({ name, title, caption: "", x, y, marks: { kind: "lines", series } });
-  const loss = curves([{ name: "training", x: train[key], y: train.loss, colour: 0 }], amount);
-  if (held.step.length) loss.push({ name: "held-out", x: held[key], y: held.loss, colour: 1, dots: held.step.length < 40 });
+  const loss = curves([{ name: "training", x: train[key], y: train.loss, colour }], amount);
+  if (held.step.length) loss.push({ name: "held-out", x: held[key], y: held.loss, ink: true, dots: held.step.length < 40 });
   charts.loss.set(figure("loss", "Loss", { label: "loss", unit: "nats" }, loss));
   const hasAccuracy = held.accuracy.some((value) => value !== null);
   document.getElementById("accuracy").hidden = !hasAccuracy;
   if (hasAccuracy) {
     const right = held.accuracy.map((value) => (value === null ? null : value * 100));
-    charts.accuracy.set(figure("accuracy", "Held-out accuracy", { label: "right answers", unit: "%" }, [{ name: "held-out", x: held[key], y: right, colour: 1, dots: right.length < 40 }]));
+    charts.accuracy.set(figure("accuracy", "Held-out accuracy", { label: "right answers", unit: "%" }, [{ name: "held-out", x: held[key], y: right, ink: true, dots: right.length < 40 }]));
   }
-  charts.gradient.set(figure("gradient", "Gradient norm", { label: "norm before clipping", scale: "log" }, curves([{ name: "gradient", x: train[key], y: train.gradient_norm, colour: 3 }], amount)));
-  charts.speed.set(figure("speed", "Speed", { label: "tokens/s" }, curves([{ name: "speed", x: train[key], y: train.tokens_per_second, colour: 2 }], amount)));
+  charts.gradient.set(figure("gradient", "Gradient norm", { label: "norm before clipping", scale: "log" }, curves([{ name: "gradient", x: train[key], y: train.gradient_norm, colour }], amount)));
+  charts.speed.set(figure("speed", "Speed", { label: "tokens/s" }, curves([{ name: "speed", x: train[key], y: train.tokens_per_second, colour }], amount)));
 }
 
 /** Many events in a moment are one drawing. */
@@ -67,9 +69,20 @@ function append({ steps, evaluations }) {
     document.getElementById("t-step").firstChild.textContent = String(last.step);
     if (last.tokens_per_second !== null) tell("t-speed", short(Math.round(last.tokens_per_second)));
     live.textContent = `last point: step ${last.step}`;
+    tellLeft(last);
   }
   if (evaluations.length) tell("t-held", four(evaluations.at(-1).loss));
   drawSoon();
+}
+
+/** How long the rest takes at the speed of the last steps. */
+function tellLeft({ step, tokens }) {
+  const speeds = data.train.tokens_per_second.slice(-50).filter((speed) => speed > 0).sort((a, b) => a - b);
+  const steps = Number(run.dataset.steps);
+  if (!document.getElementById("t-left") || !speeds.length || !step || !steps) return;
+  const seconds = ((Math.max(0, steps - step) * tokens) / step) / speeds[speeds.length >> 1];
+  const minutes = Math.ceil(seconds / 60);
+  tell("t-left", seconds < 100 ? `${Math.round(seconds)} s` : minutes < 90 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`);
 }
 
 function listen(cursor) {
@@ -88,6 +101,7 @@ function listen(cursor) {
     const { status } = JSON.parse(event.data);
     const pill = document.getElementById("status");
     [pill.textContent, pill.className] = [status, `pill ${status}`];
+    if (status !== "running") tell("t-left", "–");
   });
   source.addEventListener("trouble", (event) => {
     live.textContent = JSON.parse(event.data).reason;
@@ -113,15 +127,19 @@ async function figures() {
   }
 }
 
+/** A note and tags, with the token that is asked for once. */
 function notes() {
-  const [text, token, saved] = ["note", "token", "saved"].map((id) => document.getElementById(id));
-  if (!text) return;
+  const [note, tags, token, saved] = ["note", "tags", "token", "saved"].map((id) => document.getElementById(id));
+  if (!note) return;
   token.value = sessionStorage.getItem("token") ?? "";
   document.getElementById("save").onclick = async () => {
     sessionStorage.setItem("token", token.value);
     const headers = { authorization: `Bearer ${token.value}` };
-    const answer = await fetch(`${address}/note`, { method: "PUT", headers, body: JSON.stringify({ text: text.value }) });
-    saved.textContent = answer.ok ? "saved" : (await answer.json()).error;
+    const put = async (what, text) => {
+      const answer = await fetch(`${address}/${what}`, { method: "PUT", headers, body: JSON.stringify({ text }) });
+      return answer.ok ? "" : (await answer.json()).error;
+    };
+    saved.textContent = (await put("note", note.value)) || (await put("tags", tags.value)) || "saved";
   };
 }
 

@@ -1,16 +1,15 @@
 //! Everything that pages show, as JSON.
 
-use crate::app::{App, BODY, Trouble, blocking};
+use crate::app::{App, Trouble, blocking};
 use crate::catalogue::Snapshot;
 use crate::files::{self, Contents};
-use crate::guard::refuse_write;
+use crate::group::{chosen, sections};
 use crate::limits::Work;
+use crate::looks;
 use crate::machine::{self, Resources};
-use crate::note;
 use crate::series::{POINTS, Series};
 use axum::Json;
-use axum::body::to_bytes;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use hadal_report::figure::Figure;
 use serde::Deserialize;
@@ -113,36 +112,37 @@ pub(crate) async fn machine(State(app): State<Arc<App>>) -> Answer<Resources> {
     blocking(&app, Work::Known, |app, _| Ok(Json(app.machine().resources(&app.root)))).await
 }
 
-/// Names in a query, `?run=a&run=b`.
-pub(crate) fn named(query: &[(String, String)]) -> Vec<String> {
-    let named = query.iter().filter(|(key, _)| key == "run").map(|(_, id)| id.clone());
-    let mut seen = std::collections::BTreeSet::new();
-    named.filter(|id| seen.insert(id.clone())).collect()
-}
-
 /// Curves of several runs; those that cannot be read are named with the reason.
 pub(crate) async fn compare(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Answer<Value> {
-    let ids = named(&query);
-    if ids.is_empty() || ids.len() > COMPARED {
-        let message = format!("name 1 to {COMPARED} runs: ?run=a&run=b");
-        return Err(Trouble::new(StatusCode::BAD_REQUEST, message));
-    }
     let points = query.iter().find(|(key, _)| key == "points");
     let detail = Detail { points: points.and_then(|(_, text)| text.parse().ok()) };
-    // All curves together are as long as they are at most by default.
-    let points = detail.points().min(COMPARED * POINTS / ids.len());
     let work = move |_: &App, now: &Snapshot| {
+        let chosen = chosen(now, &query);
+        if chosen.is_empty() || chosen.len() > COMPARED {
+            let message = format!("name 1 to {COMPARED} runs: ?run=a&run=b&group=c");
+            return Err(Trouble::new(StatusCode::BAD_REQUEST, message));
+        }
+        // All curves together are as long as they are at most by default.
+        let points = detail.points().min(COMPARED * POINTS / chosen.len());
         let (mut runs, mut broken) = (Vec::new(), Vec::new());
-        for id in ids {
-            let read = now.folder(&id).map_err(|trouble| trouble.message).and_then(|folder| {
-                Series::read(&id, &folder, points).map_err(|error| error.to_string())
+        for one in chosen {
+            let read = now.folder(&one.id).map_err(|trouble| trouble.message).and_then(|folder| {
+                Series::read(&one.id, &folder, points).map_err(|error| error.to_string())
             });
             match read {
-                Ok(series) => runs.push(series),
-                Err(reason) => broken.push(json!({ "id": id, "reason": reason })),
+                Ok(series) => runs.push(json!({
+                    "name": one.name,
+                    "group": one.group,
+                    "look": one.look,
+                    "id": series.id,
+                    "train": series.train,
+                    "held_out": series.held_out,
+                    "cursor": series.cursor,
+                })),
+                Err(reason) => broken.push(json!({ "id": one.id, "reason": reason })),
             }
         }
         Ok(Json(json!({ "runs": runs, "broken": broken })))
@@ -158,9 +158,14 @@ pub(crate) async fn suites(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
 /// A suite: its table, if it has one already, and its runs.
 pub(crate) async fn suite(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer<Value> {
     let work = move |_: &App, now: &Snapshot| {
-        let folder = now.suite(&id)?;
-        let table = suite_table(&folder)?;
-        Ok(Json(json!({ "id": id, "table": table, "runs": now.below(&folder) })))
+        let mut table = suite_table(&now.suite(&id)?)?;
+        if let Some(table) = &mut table {
+            looks::dress(table);
+        }
+        let sections = sections(now);
+        let ours = sections.iter().find(|section| section.suite.is_some() && section.id == id);
+        let runs: Vec<_> = ours.into_iter().flat_map(|section| section.runs()).collect();
+        Ok(Json(json!({ "id": id, "table": table, "runs": runs })))
     };
     blocking(&app, Work::Many, work).await
 }
@@ -171,39 +176,4 @@ pub(crate) fn suite_table(folder: &std::path::Path) -> Result<Option<Value>, Tro
         let message = format!("{reason}; hadal compare writes it again");
         Trouble::new(StatusCode::UNPROCESSABLE_ENTITY, message)
     })
-}
-
-/// A note to leave.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Note {
-    text: String,
-}
-
-/// Leaves a note with a run: the only thing that can be written, and only with the token.
-pub(crate) async fn put_note(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Answer<Value> {
-    if let Some((status, message)) = refuse_write(app.token.as_deref(), request.headers()) {
-        return Err(Trouble::new(status, message));
-    }
-    let bad = |message: String| Trouble::new(StatusCode::BAD_REQUEST, message);
-    let body = to_bytes(request.into_body(), BODY).await;
-    let body = body.map_err(|error| bad(format!("the note does not arrive: {error}")))?;
-    let note: Note = serde_json::from_slice(&body)
-        .map_err(|error| bad(format!("a note is {{\"text\": \"..\"}}: {error}")))?;
-    if note.text.chars().count() > note::LONGEST {
-        return Err(bad(format!("a note has at most {} characters", note::LONGEST)));
-    }
-    let work = move |_: &App, now: &Snapshot| {
-        let folder = now.folder(&id)?;
-        note::write(&folder, &note.text).map_err(|error| {
-            let message = format!("cannot write note.txt: {}", error.source);
-            Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-        })?;
-        Ok(Json(json!({ "note": note::read(&folder) })))
-    };
-    blocking(&app, Work::Files, work).await
 }

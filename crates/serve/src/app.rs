@@ -4,7 +4,7 @@ use crate::catalogue::{Keeper, Snapshot};
 use crate::guard::{Hosts, Reading, guard};
 use crate::limits::{Gates, Limits, Work};
 use crate::machine::Machine;
-use crate::{api, assets, events, pages};
+use crate::{api, assets, documents, events, marks, pages};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// Bytes of a request's body. Only notes have one.
+/// Bytes of a request's body. Only notes and tags have one.
 pub(crate) const BODY: usize = 64 << 10;
 /// Seconds after which a client that was sent away may come back.
 const RETRY: &str = "2";
@@ -111,7 +111,10 @@ impl Snapshot {
 
     /// A suite's folder.
     pub(crate) fn suite(&self, id: &str) -> Result<PathBuf, Trouble> {
-        self.suites.get(id).cloned().ok_or_else(|| Trouble::missing("suite", id))
+        self.suites
+            .get(id)
+            .map(|suite| suite.path.clone())
+            .ok_or_else(|| Trouble::missing("suite", id))
     }
 }
 
@@ -131,17 +134,22 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(pages::list))
         .route("/runs/{id}", get(pages::run))
+        .route("/runs/{id}/metrics.csv", get(documents::csv))
+        .route("/runs/{id}/report", get(documents::run_report))
+        .route("/runs/{id}/diagnosis", get(documents::diagnosis))
         .route("/compare", get(pages::compare))
         .route("/suites/{id}", get(pages::suite))
+        .route("/suites/{id}/report", get(documents::suite_report))
         .route("/assets/{name}", get(assets::asset))
         .route("/api/runs", get(api::runs))
-        .route("/api/rows", get(pages::rows))
+        .route("/api/rows", get(pages::changes))
         .route("/api/runs/{id}", get(api::run))
         .route("/api/runs/{id}/series", get(api::series))
         .route("/api/runs/{id}/events", get(events::events))
         .route("/api/runs/{id}/figures", get(api::figures))
         .route("/api/runs/{id}/resources", get(api::resources))
-        .route("/api/runs/{id}/note", put(api::put_note))
+        .route("/api/runs/{id}/note", put(marks::put_note))
+        .route("/api/runs/{id}/tags", put(marks::put_tags))
         .route("/api/compare", get(api::compare))
         .route("/api/suites", get(api::suites))
         .route("/api/suites/{id}", get(api::suite))

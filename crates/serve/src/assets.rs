@@ -1,16 +1,20 @@
 //! Scripts and styles, part of the binary.
 
+use crate::looks;
 use axum::extract::Path;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+const STYLE: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, kind and content.
-const ASSETS: [(&str, &str, &str); 9] = [
-    ("style.css", "text/css; charset=utf-8", include_str!("../assets/style.css")),
+const ASSETS: [(&str, &str, &str); 11] = [
+    ("style.css", STYLE, include_str!("../assets/style.css")),
     ("icon.svg", "image/svg+xml", include_str!("../assets/icon.svg")),
     ("scale.js", JAVASCRIPT, include_str!("../assets/scale.js")),
+    ("labels.js", JAVASCRIPT, include_str!("../assets/labels.js")),
+    ("means.js", JAVASCRIPT, include_str!("../assets/means.js")),
     ("marks.js", JAVASCRIPT, include_str!("../assets/marks.js")),
     ("chart.js", JAVASCRIPT, include_str!("../assets/chart.js")),
     ("list.js", JAVASCRIPT, include_str!("../assets/list.js")),
@@ -21,12 +25,14 @@ const ASSETS: [(&str, &str, &str); 9] = [
 
 /// One file.
 pub(crate) async fn asset(Path(name): Path<String>) -> Response {
+    // It must change with an update of hadal, so it is not cached.
+    let headers =
+        |kind: &'static str| [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")];
+    if name == "palette.css" {
+        return (headers(STYLE), looks::css()).into_response();
+    }
     match ASSETS.iter().find(|(known, ..)| *known == name) {
-        // It must change with an update of hadal, so it is not cached.
-        Some((_, kind, text)) => {
-            ([(header::CONTENT_TYPE, *kind), (header::CACHE_CONTROL, "no-cache")], *text)
-                .into_response()
-        }
+        Some((_, kind, text)) => (headers(kind), *text).into_response(),
         None => StatusCode::NOT_FOUND.into_response(),
     }
 }

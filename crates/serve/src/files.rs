@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 /// A note, in bytes.
 pub(crate) const NOTE: u64 = 64 << 10;
@@ -32,8 +33,20 @@ pub(crate) fn open(folder: &Path, name: &str) -> io::Result<File> {
     hadal_files::open(&place).map_err(|error| error.source)
 }
 
+/// Changes when one of these files does: its length or its time.
+pub(crate) fn stamps(folder: &Path, names: &[&str]) -> String {
+    let stamp = |name: &&str| match fs::metadata(folder.join(name)) {
+        Ok(file) => {
+            let time = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            format!("{}@{}", file.len(), time.map_or(0, |time| time.as_nanos()))
+        }
+        Err(_) => "-".into(),
+    };
+    names.iter().map(stamp).collect::<Vec<_>>().join(" ")
+}
+
 /// All bytes of a file that has at most so many.
-fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(folder, name)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
@@ -140,6 +153,14 @@ fn samples(run: &Path) -> Result<Vec<Sample>, Unreadable> {
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     let lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n').skip(usize::from(is_cut));
     Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+/// The page that `hadal diagnose` wrote beside its figures, if there is one: its name in the run's folder.
+pub(crate) fn diagnosis_page(run: &Path) -> Option<String> {
+    let entries = fs::read_dir(run.join("diagnosis")).ok()?.take(1000);
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let page = names.filter(|name| name.ends_with(".html")).min()?;
+    Some(format!("diagnosis/{page}"))
 }
 
 /// A run's figures from `hadal diagnose`, by name, and what cannot be shown of them.

@@ -7,13 +7,15 @@ use crate::listen::{LAST_WORDS, listen};
 use crate::pages::part;
 use std::fmt::Write;
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The default host: this machine alone.
 pub const DEFAULT_HOST: &str = "127.0.0.1";
+/// The host that stands for all of this machine's addresses.
+pub const ALL_HOSTS: &str = "0.0.0.0";
 /// The default port.
 pub const DEFAULT_PORT: u16 = 7117;
 
@@ -140,13 +142,27 @@ impl Server {
 
     /// The address for a browser on this machine, with the token for reading if one is needed.
     pub fn url(&self) -> String {
-        let ip = self.address.ip();
-        let port = self.address.port();
-        let mut url = match ip {
-            ip if ip.is_unspecified() => format!("http://localhost:{port}/"),
-            std::net::IpAddr::V6(ip) => format!("http://[{ip}]:{port}/"),
-            std::net::IpAddr::V4(ip) => format!("http://{ip}:{port}/"),
-        };
+        match self.address.ip() {
+            ip if ip.is_unspecified() => self.url_at("localhost"),
+            ip => self.url_at(&in_url(ip)),
+        }
+    }
+
+    /// The address for a browser on another machine in the same network, if others may look: with numbers if they are
+    /// known, or else with this machine's name.
+    pub fn url_for_others(&self) -> Option<String> {
+        match self.address.ip() {
+            ip if ip.is_loopback() => None,
+            ip if ip.is_unspecified() => Some(match own_address() {
+                Some(own) => self.url_at(&in_url(own)),
+                None => self.url_at(self.app.hosts.names.last()?),
+            }),
+            ip => Some(self.url_at(&in_url(ip))),
+        }
+    }
+
+    fn url_at(&self, host: &str) -> String {
+        let mut url = format!("http://{host}:{}/", self.address.port());
         if let Reading::Token { token, .. } = &self.app.reading {
             let _ = write!(url, "?token={}", part(token));
         }
@@ -245,6 +261,23 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {
         return Err(failed(io::Error::new(io::ErrorKind::NotFound, "it has no address")));
     }
     Ok(addresses)
+}
+
+/// An address as a part of a URL.
+fn in_url(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+    }
+}
+
+/// The address under which others in the network find this machine: the one that packets to the world would leave from.
+/// None is sent; the address is one of those that are reserved for examples.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
 }
 
 /// A secret of 128 bits.

@@ -2,6 +2,7 @@
 //! faster, and measuring how good it is.
 
 pub mod diagnose;
+mod estimate;
 mod parity;
 pub mod perplexity;
 pub mod prune;
@@ -10,7 +11,9 @@ mod saved;
 pub mod skip;
 mod subject;
 pub mod timing;
+mod words;
 
+pub use estimate::Estimate;
 pub use parity::{
     Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,
 };

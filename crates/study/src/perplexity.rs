@@ -41,7 +41,8 @@ pub struct Perplexity {
     pub perplexity: f64,
     /// Mean cross-entropy of the scored tokens, in nats.
     pub loss: f64,
-    /// Standard error of the loss, from how chunks differ; none for a single one.
+    /// Standard error of the loss, from how chunks differ; none for a single one. llama.cpp takes it from how tokens
+    /// differ, as if neighbours were independent, so the two cannot be compared.
     pub loss_error: Option<f64>,
     /// Tokens of a chunk.
     pub context: usize,

@@ -1,11 +1,11 @@
 //! The data that a model is looked at with, in batches of bounded size.
 
 use crate::Subject;
-use crate::diagnose::{DiagnoseError, SAMPLES};
+use crate::diagnose::{DiagnoseError, Options, SAMPLES, memory};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_data::{ShardSet, TokenizerKind};
 use hadal_files::{Action, file_error};
-use hadal_model::{Tokenizer, Tokens};
+use hadal_model::{Tokenizer, Tokens, byte_tokenizer};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -81,6 +81,13 @@ impl<'a> Samples<'a> {
         (TOKENS_PER_PASS / self.seq_len).clamp(1, SAMPLES)
     }
 
+    /// Bytes that a diagnosis with this data will have in memory at the most.
+    pub fn memory(&self, subject: &Subject, options: &Options) -> Result<f64, DiagnoseError> {
+        let all =
+            self.available.map_or(usize::MAX, |all| usize::try_from(all).unwrap_or(usize::MAX));
+        memory(subject.model(), options, self.rows().min(all), self.seq_len)
+    }
+
     /// How many batches to look at: as many as requested, or enough for the 512 sequences of the literature, but never
     /// more than there are.
     pub(crate) fn batches(&self, wanted: Option<usize>) -> usize {
@@ -153,8 +160,11 @@ fn prepared(subject: &Subject, path: &Path) -> Result<Samples<'static>, Diagnose
     }
     if let Some(tokenizer) = subject.tokenizer_file() {
         let own = hadal_files::read(&tokenizer)?;
-        let same = record.kind == TokenizerKind::File
-            && blake3::hash(&own).to_hex().as_str() == record.blake3;
+        let same = match record.kind {
+            TokenizerKind::File => blake3::hash(&own).to_hex().as_str() == record.blake3,
+            TokenizerKind::Bytes => serde_json::from_slice(&own)
+                .is_ok_and(|own: serde_json::Value| own == byte_tokenizer()),
+        };
         if !same {
             return Err(DiagnoseError::OtherTokenizer { path: path.into(), tokenizer });
         }

@@ -4,9 +4,12 @@
 //! `tokenizer.json` or a GGUF file. [`Tokenizer`] hides which of them is at work, so that training, evaluation
 //! and generation are written once.
 
+mod chat;
 mod gguf;
 mod guard;
 mod place;
+mod special;
+mod stop;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -18,9 +21,11 @@ use hadal_gguf::{Gguf, GgufError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use chat::{ChatError, ChatTemplate, Message, NAMED_TEMPLATES, Role, template_text};
 pub use gguf::{GPT2_PATTERN, RULES, Rule};
 pub use guard::{guarded, is_guarded};
 pub use place::{CONFIG, TOKENIZER, is_gguf, model_at};
+pub use stop::StopStrings;
 pub use stream::TextStream;
 pub use tokens::Tokens;
 
@@ -240,6 +245,23 @@ impl Tokenizer {
         match &self.kind {
             Kind::Bytes => None,
             Kind::HuggingFace(inner) => inner.id_to_token(id),
+        }
+    }
+
+    /// What kind it is, for people.
+    pub fn kind(&self) -> &'static str {
+        use tokenizers::models::ModelWrapper;
+        use tokenizers::{DecoderWrapper, PreTokenizerWrapper};
+        let Kind::HuggingFace(inner) = &self.kind else { return "bytes" };
+        let bytes = matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)))
+            || matches!(inner.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(_)));
+        match inner.get_model() {
+            ModelWrapper::BPE(_) if bytes => "BPE of bytes",
+            ModelWrapper::BPE(model) if model.byte_fallback => "SentencePiece's BPE",
+            ModelWrapper::BPE(_) => "BPE",
+            ModelWrapper::Unigram(_) => "unigrams",
+            ModelWrapper::WordPiece(_) => "word pieces",
+            ModelWrapper::WordLevel(_) => "words",
         }
     }
 

@@ -1,31 +1,10 @@
 //! How much memory a hostile vocabulary may take, measured by counting allocations.
 
+use hadal_files::testing::{Counting, peak};
 use hadal_gguf::{Metadata, Writer};
 use hadal_tokenizer::Tokenizer;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every request is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(LIVE.fetch_add(layout.size(), SeqCst) + layout.size(), SeqCst);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the pointer came from `System.alloc` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -35,10 +14,8 @@ fn read(directory: &Path, metadata: &Metadata) -> (Result<(), String>, f64) {
     let path = directory.join("hostile.gguf");
     Writer::create(&path, metadata, Vec::new()).unwrap().finish().unwrap();
     let length = fs::metadata(&path).unwrap().len();
-    let before = LIVE.load(SeqCst);
-    PEAK.store(before, SeqCst);
-    let outcome = Tokenizer::of_model(&path).map(drop).map_err(|error| error.to_string());
-    (outcome, PEAK.load(SeqCst).saturating_sub(before) as f64 / length as f64)
+    let (outcome, bytes) = peak(|| Tokenizer::of_model(&path).map(drop));
+    (outcome.map_err(|error| error.to_string()), bytes as f64 / length as f64)
 }
 
 /// SentencePiece's kind, all scores equal.

@@ -4,11 +4,11 @@ use super::layers::ConfigLayers;
 use super::model_section::ModelSection;
 use super::skip::SkipConfig;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
-use hadal_data::DataConfig;
+use hadal_data::{DataConfig, Preparation};
 use hadal_model::ConfigError;
 use hadal_residual::{Memory, ResidualConfig};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Everything that decides a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -229,8 +229,8 @@ pub enum RunConfigError {
     #[error("`{setting}` is not a setting; write a.b=value, such as train.steps=100")]
     NotASetting { setting: String },
     /// There is no such preset.
-    #[error("unknown preset `{name}`; known are {known}")]
-    UnknownPreset { name: String, known: String },
+    #[error("{}", hadal_residual::unknown("preset", name, known))]
+    UnknownPreset { name: String, known: Vec<&'static str> },
     /// A field has an impossible value.
     #[error("{field} is {value}: {reason}")]
     Field {
@@ -239,6 +239,13 @@ pub enum RunConfigError {
         /// Why that is impossible, and what is possible.
         reason: String,
     },
+    /// Nothing says what to learn from.
+    #[error(
+        "nothing says what to learn from; prepare a text with `{}`, then set data.train=DIR (or data.text=yankee, a text \
+         that ships with hadal, or a task such as data.generated.task=khop)",
+        preparation(from.as_deref())
+    )]
+    NoData { from: Option<PathBuf> },
     /// The model cannot be built.
     #[error(transparent)]
     Model(#[from] ConfigError),
@@ -247,16 +254,21 @@ pub enum RunConfigError {
     In { origin: String, reason: Box<RunConfigError> },
 }
 
+/// The command that makes a text ready for a fresh model, or for one to go on from.
+fn preparation(from: Option<&Path>) -> String {
+    match from {
+        Some(model) => Preparation::for_model(model).to_string(),
+        None => "hadal data prepare TEXT --out DIR".into(),
+    }
+}
+
 impl RunConfig {
     /// Reads resolved settings back.
     pub fn parse(text: &str, origin: &str) -> Result<Self, RunConfigError> {
-        // The text is named once, whatever is wrong with it.
-        ConfigLayers::default().with_toml(text, origin)?.finish().map_err(|error| match error {
-            RunConfigError::Malformed { reason, .. } => {
-                RunConfigError::Malformed { origin: origin.into(), reason }
-            }
-            other => RunConfigError::In { origin: origin.into(), reason: Box::new(other) },
-        })
+        let layers = ConfigLayers::default().with_toml(text, origin)?;
+        layers
+            .finish()
+            .map_err(|error| RunConfigError::In { origin: origin.into(), reason: Box::new(error) })
     }
 
     /// Tokens of one optimiser step.
@@ -335,12 +347,23 @@ impl RunConfig {
         if let Some(share) = shares.into_iter().find(|share| !(0.0..1.0).contains(share)) {
             return refuse("optimizer momentum", share.to_string(), "it must lie in [0, 1)");
         }
-        if self.data.train.is_some() == self.data.generated.is_some() {
+        let data = &self.data;
+        let named = [data.train.is_some(), data.text.is_some(), data.generated.is_some()];
+        let sources = named.into_iter().filter(|named| *named).count();
+        if sources == 0 {
+            return Err(RunConfigError::NoData { from: self.from.clone() });
+        }
+        if sources != 1 {
             return refuse(
                 "data",
-                if self.data.train.is_some() { "text and task" } else { "empty" }.into(),
-                "say either data.train (a directory made by `hadal data prepare`) or [data.generated] (a task)",
+                "more than one".into(),
+                "say one of data.train (a directory made by `hadal data prepare`), data.text (a built-in text) and \
+                 [data.generated] (a task)",
             );
+        }
+        if data.text.is_some() && data.validation.is_some() {
+            let reason = "a built-in text keeps its last tenth for that; leave it out";
+            return refuse("data.validation", "set".into(), reason);
         }
         self.skip.as_ref().map_or(Ok(()), |skip| skip.check(&self.residual))
     }

@@ -1,15 +1,18 @@
 //! Settings in layers: a preset, a file, the command line, each on top of the one before.
 
 use super::config::{RunConfig, RunConfigError};
+use super::healing;
 use super::model_section::ModelSection;
 use super::preset::preset;
 use hadal_model::ModelConfig;
-use hadal_residual::ResidualConfig;
+use hadal_residual::{ResidualConfig, plain_words};
 use std::path::Path;
 use toml::{Table, Value};
 
 /// Tables that mean one choice among several, so that half of one and half of another is nonsense.
 const WHOLE: [&str; 2] = ["residual", "data"];
+/// What can be learned from: prepared text, a built-in text, a task.
+const SOURCES: [&str; 3] = ["train", "text", "generated"];
 
 /// Settings in layers, later ones on top.
 #[derive(Clone, Debug, Default)]
@@ -24,24 +27,52 @@ impl ConfigLayers {
         Self::default().with_toml(text, &format!("preset {name}"))
     }
 
+    /// Starts from a model to go on from: rates of its own, its shape and its policy.
+    pub fn for_model(from: &Path, model: &ModelConfig) -> Result<Self, RunConfigError> {
+        Self::default().with_toml(&healing::below(model), "--from")?.with_model(from, model)
+    }
+
+    /// Fills in what a run that goes on from this model needs and nobody has said: the length of sequences, their
+    /// number, warm-up, evaluations. Returns what should be known about that.
+    pub fn fitted_to(self, model: &ModelConfig) -> Result<(Self, Vec<String>), RunConfigError> {
+        healing::complete(self, model)
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    pub(super) fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
     /// Puts a TOML text on top.
     pub fn with_toml(mut self, text: &str, origin: &str) -> Result<Self, RunConfigError> {
         let table: Table = toml::from_str(text).map_err(|error| RunConfigError::Malformed {
             origin: origin.into(),
-            reason: error.to_string(),
+            reason: plain_words(&error.to_string()),
         })?;
-        if table.get("data").is_some_and(|data| data.get("generated").is_some()) {
-            self.forget_text();
+        let data = table.get("data");
+        let named = |key: &&str| data.is_some_and(|data| data.get(key).is_some());
+        if let Some(source) = SOURCES.into_iter().find(named) {
+            self.forget_other_data(source);
         }
         merge(&mut self.table, table);
         Ok(self)
     }
 
-    /// A task brings its own length.
-    fn forget_text(&mut self) {
-        if self.table.get("data").is_none_or(|data| data.get("generated").is_none()) {
-            self.forget("data", &["train", "validation"]);
+    /// Naming one kind of data means not wanting the others that a preset brings. A task brings its own length.
+    fn forget_other_data(&mut self, source: &str) {
+        let to_task = source == "generated"
+            && self.table.get("data").is_none_or(|data| data.get("generated").is_none());
+        if to_task {
             self.forget("train", &["seq_len"]);
+        }
+        for other in SOURCES.into_iter().filter(|other| *other != source) {
+            self.forget("data", &[other]);
+        }
+        if source != "train" {
+            self.forget("data", &["validation"]);
         }
     }
 
@@ -100,11 +131,9 @@ impl ConfigLayers {
             .unwrap_or_else(|| Value::String(text.into()));
         let mut keys: Vec<&str> = path.split('.').map(str::trim).collect();
         let last = keys.pop().filter(|key| !key.is_empty()).ok_or_else(wrong)?;
-        // Naming text means not wanting the task that a preset brings, and the other way round.
-        if path == "data.train" {
-            self.forget("data", &["generated"]);
-        } else if path.starts_with("data.generated") {
-            self.forget_text();
+        let data = path.strip_prefix("data.").and_then(|rest| rest.split('.').next());
+        if let Some(source) = data.filter(|source| SOURCES.contains(source)) {
+            self.forget_other_data(source);
         }
         // The settings of one task mean nothing to another.
         if path == "data.generated.task" {
@@ -119,16 +148,9 @@ impl ConfigLayers {
         Ok(self)
     }
 
-    /// Whether anything says what to learn from.
-    pub fn has_data(&self) -> bool {
-        self.table.contains_key("data")
-    }
-
     /// The settings, checked.
     pub fn finish(self) -> Result<RunConfig, RunConfigError> {
-        let mut config: RunConfig = self.table.try_into().map_err(|error: toml::de::Error| {
-            RunConfigError::Malformed { origin: "config".into(), reason: error.to_string() }
-        })?;
+        let mut config: RunConfig = self.table.try_into().map_err(|error| wrong(&error))?;
         config.check()?;
         // A run can then be resumed from anywhere.
         for path in [&mut config.data.train, &mut config.data.validation].into_iter().flatten() {
@@ -136,6 +158,14 @@ impl ConfigLayers {
         }
         Ok(config)
     }
+}
+
+/// Names the setting first, as it would be written on a command line.
+fn wrong(error: &toml::de::Error) -> RunConfigError {
+    let said = error.to_string();
+    let (said, place) = said.trim_end().rsplit_once("\nin `").unwrap_or((said.trim_end(), ""));
+    let origin = place.strip_suffix('`').unwrap_or("settings").to_owned();
+    RunConfigError::Malformed { origin, reason: plain_words(said) }
 }
 
 fn merge(below: &mut Table, above: Table) {
@@ -184,11 +214,51 @@ mod tests {
         let wrong = |setting: &str| {
             nano().with_setting(setting).and_then(ConfigLayers::finish).unwrap_err().to_string()
         };
-        assert!(wrong("train.stpes=7").contains("unknown field `stpes`"));
+        assert!(
+            wrong("train.stpes=7").starts_with("train: unknown field `stpes`; did you mean steps?")
+        );
+        assert!(
+            wrong("tarin.steps=7")
+                .starts_with("settings: unknown field `tarin`; did you mean train?")
+        );
         assert!(wrong("optimizer.muon.learning_rate=7").contains("unknown field"));
         assert!(wrong("nothing").contains("not a setting"));
         assert!(wrong("train.tokens=7").contains("not both"));
         assert!(wrong("optimizer.adamw.lr=-1").contains("optimizer.adamw.lr is -1"));
+    }
+
+    #[test]
+    fn wrong_values_are_told_in_words() {
+        let wrong = |setting: &str| {
+            nano().with_setting(setting).and_then(ConfigLayers::finish).unwrap_err().to_string()
+        };
+        for (setting, said) in [
+            (
+                "train.steps=abc",
+                "train.steps: \"abc\" does not fit; write a whole number, zero or more",
+            ),
+            ("train.steps=-3", "train.steps: -3 does not fit; write a whole number, zero or more"),
+            (
+                "optimizer.adamw.lr=fast",
+                "optimizer.adamw.lr: \"fast\" does not fit; write a number",
+            ),
+            ("optimizer.adamw.betas=3", "optimizer.adamw.betas: 3 does not fit; write a list of 2"),
+            ("optimizer.adamw.betas=[1,2,3]", "optimizer.adamw.betas: 3 entries are too many"),
+            ("model.qk_norm=3", "model.qk_norm: 3 does not fit; write true or false"),
+            ("model.mlp=3", "model.mlp: this does not fit; write a name"),
+            (
+                "model.mlp=relu",
+                "model.mlp: unknown value `relu`; did you mean relu2? (known are relu2, swiglu)",
+            ),
+            ("data.train=3", "data.train: 3 does not fit; write a path"),
+            ("data.generated.task=3", "data.generated.task: 3 does not fit; write a name"),
+            ("train=3", "train: 3 does not fit; write a table"),
+        ] {
+            assert_eq!(wrong(setting), said);
+        }
+        let file = RunConfig::parse("[train]\nsteps = \"x\"\nbatch = 2\n", "a.toml").unwrap_err();
+        let said = "a.toml: train.steps: \"x\" does not fit; write a whole number, zero or more";
+        assert_eq!(file.to_string(), said);
     }
 
     #[test]
@@ -201,6 +271,19 @@ mod tests {
         assert_eq!(config.residual, "nag".parse().unwrap());
         assert!(config.data.train.is_some_and(|path| path.ends_with("somewhere")));
         assert_eq!(config.data.generated, None);
+    }
+
+    #[test]
+    fn each_kind_of_data_replaces_the_others() {
+        let of = |settings: &[&str]| {
+            let layers = settings.iter().try_fold(nano(), |layers, one| layers.with_setting(one));
+            layers.and_then(ConfigLayers::finish).unwrap().data
+        };
+        let data = of(&["data.train=a", "data.validation=b", "data.text=yankee"]);
+        assert_eq!((data.train, data.validation, data.generated), (None, None, None));
+        assert_eq!(data.text.map(|text| text.name()), Some("yankee"));
+        assert!(of(&["data.text=yankee", "data.train=a"]).text.is_none());
+        assert!(of(&["data.text=yankee", "data.generated.task=mano"]).text.is_none());
     }
 
     #[test]

@@ -1,13 +1,22 @@
-//! The most memory that this process ever held. Linux alone says it, in `/proc/self/status`.
+//! Memory: the most that this process ever held, and what a new one can have. Linux alone says it, in `/proc`.
 
 /// Peak resident memory in MiB since the process started; `None` where the system does not say.
 pub fn peak_rss_mb() -> Option<f64> {
     high_water_mark(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// `VmHWM:     1234 kB`, where a kB is 1024 bytes.
+/// Memory in MiB that the system can give without swapping; `None` where it does not say.
+pub fn available_mb() -> Option<f64> {
+    mebibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
 fn high_water_mark(status: &str) -> Option<f64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    mebibytes(status, "VmHWM:")
+}
+
+/// `VmHWM:     1234 kB`, where a kB is 1024 bytes.
+fn mebibytes(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes / 1024.0)
 }
@@ -33,5 +42,6 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_process_holds_something() {
         assert!(peak_rss_mb().unwrap() > 0.1);
+        assert!(available_mb().unwrap() > 0.1);
     }
 }

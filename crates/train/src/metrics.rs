@@ -95,14 +95,20 @@ impl Logs {
     }
 }
 
+/// A run's metrics, as far as they can be read.
+pub(crate) fn points(folder: &Path) -> Result<Vec<Metric>, FileError> {
+    let (bytes, _) = read_to(&folder.join(METRICS), u64::MAX)?;
+    let lines = bytes.split(|&byte| byte == b'\n');
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
 /// The steps in a run's metrics, as far as they can be read.
 pub(crate) fn steps(folder: &Path) -> Result<Vec<StepPoint>, FileError> {
-    let (bytes, _) = read_to(&folder.join(METRICS), u64::MAX)?;
-    let step = |line: &[u8]| match serde_json::from_slice(line) {
-        Ok(Metric::Train(step)) => Some(step),
+    let step = |metric| match metric {
+        Metric::Train(step) => Some(step),
         _ => None,
     };
-    Ok(bytes.split(|&byte| byte == b'\n').filter_map(step).collect())
+    Ok(points(folder)?.into_iter().filter_map(step).collect())
 }
 
 #[cfg(test)]

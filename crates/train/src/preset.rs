@@ -36,13 +36,10 @@ pub const PRESETS: [Preset; 6] = presets! {
 /// A preset by name.
 pub(crate) fn preset(name: &str) -> Result<Preset, RunConfigError> {
     PRESETS.into_iter().find(|preset| preset.name == name).ok_or_else(|| {
-        let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-        RunConfigError::UnknownPreset { name: name.into(), known: known.join(", ") }
+        let known = PRESETS.iter().map(|preset| preset.name).collect();
+        RunConfigError::UnknownPreset { name: name.into(), known }
     })
 }
-
-/// What a preset or a dial learns from if no data is named: it needs no download.
-pub const DEFAULT_DATA: &str = "[data.generated]\ntask = \"khop\"\nk = 2\n";
 
 /// One dial: a model of this many blocks whose width, heads, rates and horizon follow.
 ///

@@ -86,7 +86,8 @@ fn here() -> Provenance {
     }
 }
 
-fn simd() -> &'static str {
+/// The form of the kernels in this process.
+pub fn simd() -> &'static str {
     match Form::best() {
         _ if !fuses(&Device::flex()) => "plain",
         Form::Avx2(_) => "avx2",

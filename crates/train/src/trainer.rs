@@ -1,10 +1,13 @@
 //! The training loop.
 
+mod course;
 mod finish;
 mod look;
 mod recover;
 mod resume;
 mod save;
+
+pub use course::Course;
 
 use super::config::RunConfig;
 use super::error::TrainError;
@@ -77,7 +80,7 @@ impl Trainer {
         let (logs, warnings) = Logs::open(folder.path(), &state).map_err(TrainError::Logs)?;
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
-        let tokenizer = feed.tokenizer_file().map(hadal_files::read).transpose();
+        let tokenizer = feed.tokenizer_file().map(|file| hadal_files::read(&file)).transpose();
         Ok(Self {
             config,
             feed,
@@ -143,6 +146,7 @@ impl Trainer {
                 self.checkpoint(observer)?;
                 return Ok(Finished::Interrupted { step: self.state.step });
             }
+            self.measure_start(observer)?;
             let Some(report) = self.one_step(observer, stop)? else { continue };
             observer.stepped(&report);
             self.record_step(&report)?;

@@ -5,7 +5,9 @@ mod entries;
 use crate::failure::Failure;
 use crate::model_file::read_shape;
 use crate::output::{Table, grouped};
+use crate::screen::Screen;
 use crate::standard::{stderr, stdout};
+use crate::word::whole;
 use clap::Args;
 use entries::{Asked, Entry, part, part_text, rate};
 use hadal_compare::bench::protocol::{DecodeTimes, StepTimes};
@@ -51,16 +53,16 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "POLICY")]
     residual: Vec<Asked>,
     /// Sequences of a step
-    #[arg(long, default_value = "8", value_parser = positive)]
+    #[arg(long, default_value = "8", value_parser = whole::<1, MOST>)]
     batch: usize,
     /// Tokens of a sequence, or of the longest prompt
-    #[arg(long, default_value = "256", value_parser = positive)]
+    #[arg(long, default_value = "256", value_parser = whole::<1, MOST>)]
     seq: usize,
     /// Steps of each policy that count
-    #[arg(long, default_value = "12", value_parser = positive)]
+    #[arg(long, default_value = "12", value_parser = whole::<1, MOST>)]
     steps: usize,
     /// Threads of each process
-    #[arg(long, default_value = "2", value_parser = threads)]
+    #[arg(long, default_value = "2", value_parser = whole::<1, MOST_THREADS>)]
     threads: usize,
     /// Measure reading a prompt and writing after it, at a quarter, a half and all of --seq
     #[arg(long)]
@@ -77,6 +79,9 @@ pub(crate) struct Bench {
     /// Keep only the input of each sub-layer and run it twice
     #[arg(long)]
     recompute: bool,
+    /// Show every column, in several tables where one is too wide
+    #[arg(long, conflicts_with = "json")]
+    all_columns: bool,
     /// Print JSON, one line for each policy
     #[arg(long)]
     json: bool,
@@ -92,21 +97,6 @@ pub(crate) struct Bench {
 const MOST: usize = 1 << 20;
 /// More would only ever be a mistyped number, and the system might well start them all.
 const MOST_THREADS: usize = 1024;
-
-fn positive(text: &str) -> Result<usize, String> {
-    at_most(MOST, text)
-}
-
-fn threads(text: &str) -> Result<usize, String> {
-    at_most(MOST_THREADS, text)
-}
-
-fn at_most(most: usize, text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("it must be a whole number between 1 and {most}")),
-    }
-}
 
 impl Bench {
     pub(crate) fn run(mut self) -> Result<ExitCode, Failure> {
@@ -225,14 +215,16 @@ impl Bench {
                 [">skipped", ">FLOPs", ">kept", ">prefill tokens/s", ">time", ">FLOPs", ">kept"];
             head.extend(more);
         }
-        let mut table = Table::new(&head);
-        for report in &reports {
+        let order = ["policy", "time", "tokens/s", "MB", "MFU", "step ms", "skipped", "FLOPs"];
+        let mut table = self.table(&head, &order);
+        let colours = Screen::stdout().policies(reports.iter().map(|report| report.kind.as_str()));
+        for (report, colour) in reports.iter().zip(colours) {
             let mut row = vec![
                 report.kind.clone(),
                 milliseconds(report.step_ms_median),
                 milliseconds(report.step_ms_best),
-                whole(report.tokens_per_second),
-                whole(report.best_tokens_per_second),
+                rounded(report.tokens_per_second),
+                rounded(report.best_tokens_per_second),
                 milliseconds(report.forward_ms),
                 milliseconds(report.backward_ms),
                 milliseconds(report.optimizer_ms),
@@ -244,10 +236,11 @@ impl Bench {
             if let Some(prefill) = report.prefill_tokens_per_second {
                 let skip = report.skip.as_ref();
                 let [_, flops, kept] = cells(skip.and_then(|skip| skip.training));
-                row.extend([skipped(skip), flops, kept, whole(prefill)]);
+                row.extend([skipped(skip), flops, kept, rounded(prefill)]);
                 row.extend(cells(skip.and_then(|skip| skip.prefill)));
             }
             table.row(row);
+            table.paint(0, colour);
         }
         self.print(jobs, &table, &format!("{} sequences of {}", self.batch, self.seq))
     }
@@ -271,11 +264,13 @@ impl Bench {
             let more = [">skipped", ">time", ">FLOPs", ">kept", ">decode time", ">FLOPs", ">kept"];
             head.extend(more);
         }
-        let mut table = Table::new(&head);
-        for report in &reports {
+        let order = ["policy", "decode tokens/s", "prefill tokens/s", "MB", "skipped"];
+        let mut table = self.table(&head, &order);
+        let colours = Screen::stdout().policies(reports.iter().map(|report| report.kind.as_str()));
+        for (report, colour) in reports.iter().zip(colours) {
             let mut row = vec![
                 report.kind.clone(),
-                whole(report.prefill_tokens_per_second),
+                rounded(report.prefill_tokens_per_second),
                 format!("{:.1}", report.decode_tokens_per_second),
             ];
             row.extend(report.contexts.iter().map(|context| milliseconds(context.ms)));
@@ -287,24 +282,33 @@ impl Bench {
                 row.extend(cells(skip.and_then(|skip| skip.decode)));
             }
             table.row(row);
+            table.paint(0, colour);
         }
         self.print(jobs, &table, &format!("a prompt of {}", self.seq))
+    }
+
+    fn table(&self, head: &[&str], order: &[&str]) -> Table {
+        let table = Table::new(head);
+        match self.all_columns {
+            true => table.in_parts(1),
+            false => table.dropping(order, "--all-columns or --json for the rest"),
+        }
     }
 
     fn print(&self, jobs: &[Job], table: &Table, data: &str) -> Result<(), Failure> {
         let mut out = stdout();
         if let Some(Job { model, .. }) = jobs.first() {
-            writeln!(
-                out,
+            let what = format!(
                 "{} blocks of {}, {} tokens of vocabulary; {data}, {} threads, f32; {} rounds after {WARM_UP}",
                 model.n_layers,
                 model.d_model,
                 grouped(model.vocab_size as i128),
                 self.threads,
                 self.steps,
-            )?;
+            );
+            writeln!(out, "{}", Screen::stdout().wrapped(&what, 2))?;
         }
-        table.print(&mut out)?;
+        table.show(&mut out);
         Ok(())
     }
 }
@@ -345,26 +349,10 @@ fn milliseconds(ms: f64) -> String {
     if ms < 10.0 { format!("{ms:.3}") } else { format!("{ms:.1}") }
 }
 
-fn whole(number: f64) -> String {
+fn rounded(number: f64) -> String {
     grouped(number.round() as i128)
 }
 
 fn megabytes(mb: Option<f64>) -> String {
     mb.map_or("?".into(), |mb| grouped(mb.round() as i128))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_whole_positive_and_within_reason() {
-        assert_eq!(positive("1"), Ok(1));
-        assert_eq!(positive("1048576"), Ok(MOST));
-        for text in ["0", "-1", "1.5", "many", "", "1048577", "99999999999999999999"] {
-            assert!(positive(text).unwrap_err().contains("between 1 and"), "{text}");
-        }
-        assert_eq!(threads("1024"), Ok(MOST_THREADS));
-        assert!(threads("1025").is_err());
-    }
 }

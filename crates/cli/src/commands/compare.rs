@@ -1,21 +1,23 @@
 //! `hadal compare`: which residual stream is better, and is that luck?
 
+mod answer;
+mod planned;
+mod view;
+
 use crate::failure::Failure;
-use crate::output::{Table, grouped, line, print_json, scaled};
-use crate::standard::{stderr, stdout, tell, visible};
+use crate::output::print_json;
+use crate::screen::Screen;
+use crate::standard::{stdout, tell};
+use crate::word::whole;
 use clap::Args;
-use hadal_compare::{
-    Budget, Earlier, End, Lanes, Pace, PlannedRun, Progress, RunState, Start, Suite, SuiteFolder,
-    Task, Watch, compare,
-};
+use hadal_compare::{Budget, Lanes, Pace, Results, RunState, Start, Suite, SuiteFolder, compare};
 use hadal_report::page::{Request, write};
 use hadal_report::suite::SuiteTable;
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use view::View;
 
 /// Compare residual policies under one budget, seed by seed
 ///
@@ -25,8 +27,8 @@ use std::sync::atomic::AtomicBool;
 /// and gives the same table.
 #[derive(Args)]
 #[command(after_help = "\
-With no arguments it compares prenorm, lns, attnres, mgr and nag on a task that needs depth: about three
-minutes on two cores. Suites: docs/compare.md.
+With no arguments it compares prenorm, attnres, hc, mgr and nag on a book that ships with it: about
+seven minutes on two cores. Suites: docs/compare.md.
 
 Examples:
   hadal compare
@@ -41,14 +43,17 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Runs at a time [default: as many as the cores hold]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    jobs: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = whole::<1, 1024>)]
+    jobs: Option<usize>,
     /// Change one setting of all runs, e.g. train.steps=100
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Print the runs with their steps, parameters and FLOPs, and stop
+    /// Print the runs with their steps, parameters and FLOPs, guess time and memory, and stop
     #[arg(long)]
     dry_run: bool,
+    /// Show every column, in several tables where one is too wide
+    #[arg(long, conflicts_with = "json")]
+    all_columns: bool,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -63,8 +68,9 @@ impl Compare {
         for setting in &self.settings {
             suite = suite.with_setting(setting)?;
         }
+        let lanes = Lanes { jobs: self.jobs(&suite), threads: suite.threads };
         if self.dry_run {
-            return self.show_plan(&suite);
+            return planned::show(&suite, lanes, self.json);
         }
         // Whatever makes no sense is reported before there is a folder.
         if !matches!(suite.budget, Budget::Minutes(_)) {
@@ -77,12 +83,11 @@ impl Compare {
             .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
-        let lanes = Lanes { jobs: self.jobs(&suite), threads: suite.threads };
         tell(&opening(&suite, lanes, &out));
         let mut view = View::new();
         let command = |start: Start<'_>| train(&program, start);
         let done = compare(&suite, &folder, lanes, &command, &mut view, &stop);
-        view.bar.finish_and_clear();
+        view.clear();
         let done = done?;
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             tell("stopped; everything is saved");
@@ -94,7 +99,11 @@ impl Compare {
         };
         match self.json {
             true => print_json(&results)?,
-            false => show(&table)?,
+            false => {
+                let text =
+                    answer::text(&table, &results.ranking(), &Screen::stdout(), self.all_columns);
+                stdout().send(&text);
+            }
         }
         let report = Request {
             inputs: vec![out.clone()],
@@ -102,24 +111,8 @@ impl Compare {
             ..Request::default()
         };
         let report = write(&report, |_| ()).map_err(Failure::failed)?;
-        tell(&closing(&out, &report.report));
-        let count =
-            |is: fn(&RunState) -> bool| results.runs.iter().filter(|run| is(&run.state)).count();
-        let failed = count(|state| matches!(state, RunState::Failed(_) | RunState::Stopped));
-        let damaged = count(|state| matches!(state, RunState::Damaged(_)));
-        match (failed, damaged) {
-            (0, 0) => Ok(ExitCode::SUCCESS),
-            (0, damaged) => Err(Failure::failed(format!(
-                "{damaged} of {} runs are damaged; remove their folders from {} and start again to make them once more",
-                results.runs.len(),
-                out.join(SuiteTable::RUNS).display()
-            ))),
-            (failed, _) => Err(Failure::failed(format!(
-                "{failed} of {} runs failed (see {}); start again to try them once more",
-                results.runs.len(),
-                out.join("logs").display()
-            ))),
-        }
+        tell(&answer::closing(&out, &report.report, &results));
+        verdict_of(&results, &out)
     }
 
     fn out(&self) -> PathBuf {
@@ -133,7 +126,7 @@ impl Compare {
     /// meaningless.
     fn jobs(&self, suite: &Suite) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        self.jobs.map_or((cores / suite.threads).max(1), usize::from)
+        self.jobs.unwrap_or((cores / suite.threads).max(1))
     }
 
     /// The same command.
@@ -144,35 +137,6 @@ impl Compare {
         words.extend(self.jobs.map(|jobs| format!("--jobs {jobs}")));
         words.extend(self.settings.iter().map(|setting| format!("--set {setting}")));
         words.join(" ")
-    }
-
-    fn show_plan(&self, suite: &Suite) -> Result<ExitCode, Failure> {
-        if let Budget::Minutes(minutes) = suite.budget {
-            return Err(Failure::usage(format!(
-                "{}: budget.minutes is {minutes}: steps follow from a speed that is measured at the start; there is nothing to show before",
-                suite.origin()
-            )));
-        }
-        let plan = suite.plan(&Pace::new())?;
-        if self.json {
-            print_json(&plan)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let mut table = Table::new(&["run", ">parameters", ">steps", ">tokens", ">FLOPs"]);
-        for run in &plan {
-            table.row([
-                run.name.clone(),
-                grouped(run.parameters.into()),
-                grouped(run.steps.into()),
-                scaled(run.tokens() as f64),
-                scaled(run.flops()),
-            ]);
-        }
-        let mut out = stdout();
-        table.print(&mut out)?;
-        let flops: f64 = plan.iter().map(PlannedRun::flops).sum();
-        writeln!(out, "{} runs, {}FLOPs", plan.len(), scaled(flops))?;
-        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -208,123 +172,23 @@ fn opening(suite: &Suite, lanes: Lanes, out: &Path) -> String {
     )
 }
 
-fn closing(out: &Path, report: &Path) -> String {
-    let at = |name: &str| out.join(name).display().to_string();
-    format!(
-        "table: {}, {}; every number: {}; runs: {}\nreport: {} (open it in a browser)\nnext: hadal serve {}, or hadal diagnose one of its runs",
-        at(SuiteTable::FILE),
-        at("table.csv"),
-        at("results.json"),
-        at(SuiteTable::RUNS),
-        report.display(),
-        out.display(),
-    )
-}
-
-/// Columns of the first table, on what was learnt; the others, on what it took, make the second.
-const LEARNT: [&str; 9] = [
-    "runs",
-    "train loss",
-    "validation loss",
-    "difference",
-    "95 % interval",
-    "p (t test)",
-    "p (bootstrap)",
-    "p (Holm)",
-    "verdict",
-];
-/// Columns of both.
-const BOTH: [&str; 2] = ["policy", "blocks"];
-
-fn show(table: &SuiteTable) -> Result<(), Failure> {
-    let mut out = stdout();
-    for learnt in [true, false] {
-        let shown: Vec<usize> = (0..table.columns.len())
-            .filter(|&column| {
-                let name = table.columns[column].as_str();
-                BOTH.contains(&name) || LEARNT.contains(&name) == learnt
-            })
-            .collect();
-        let head: Vec<String> = shown
-            .iter()
-            .map(|&column| match table.columns[column].as_str() {
-                name @ ("policy" | "verdict") => name.to_owned(),
-                name => format!(">{name}"),
-            })
-            .collect();
-        let mut text = Table::new(&head.iter().map(String::as_str).collect::<Vec<_>>());
-        for row in &table.rows {
-            text.row(shown.iter().map(|&column| &row[column]));
-        }
-        text.print(&mut out)?;
-        writeln!(out)?;
-    }
-    for sentence in &table.verdict {
-        writeln!(out, "{sentence}")?;
-    }
-    Ok(())
-}
-
-/// One bar for the whole suite on a terminal, a line for each run in a log.
-struct View {
-    bar: ProgressBar,
-    watched: bool,
-    begun: bool,
-}
-
-/// Positions of the bar.
-const WHOLE: f64 = 1e6;
-
-impl View {
-    fn new() -> Self {
-        let watched = stderr().is_terminal();
-        let bar = if watched { ProgressBar::new(WHOLE as u64) } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template(
-            "{bar:24} {percent} %, {msg}, {elapsed} elapsed, {eta} left",
-        );
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar, watched, begun: false }
-    }
-}
-
-impl Watch for View {
-    fn earlier(&mut self, earlier: &Earlier) {
-        line(&self.bar, &earlier.sentence());
-        for warning in &earlier.warnings {
-            line(&self.bar, &format!("warning: {warning}"));
-        }
-    }
-
-    fn waiting(&mut self, task: &Task) {
-        let run = task.run.display();
-        line(&self.bar, &format!("another process is at work in {run}; waiting for it to end"));
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        self.bar.set_position((WHOLE * progress.share) as u64);
-        if !self.begun {
-            // Runs that were done before say nothing about the speed.
-            self.bar.reset_eta();
-            self.begun = true;
-        }
-        let running: Vec<String> = progress
-            .running
-            .iter()
-            .map(|(name, step, steps)| format!("{name} {step}/{steps}"))
-            .collect();
-        let running = running.join(", ");
-        let message = format!("{} of {} runs, {running}", progress.ended, progress.runs);
-        self.bar.set_message(visible(&message).into_owned());
-    }
-
-    fn ended(&mut self, task: &Task, end: &End) {
-        let text = match end {
-            End::Failed(said) => format!("warning: {} failed: {said}", task.name),
-            End::Diverged(said) => format!("warning: {} diverged: {said}", task.name),
-            End::Done if !self.watched => format!("{} is done", task.name),
-            End::DoneBefore if !self.watched => format!("{} was done before", task.name),
-            _ => return,
-        };
-        line(&self.bar, &text);
+/// What the command ends with: a run that failed or is damaged can be made once more.
+fn verdict_of(results: &Results, out: &Path) -> Result<ExitCode, Failure> {
+    let count =
+        |is: fn(&RunState) -> bool| results.runs.iter().filter(|run| is(&run.state)).count();
+    let failed = count(|state| matches!(state, RunState::Failed(_) | RunState::Stopped));
+    let damaged = count(|state| matches!(state, RunState::Damaged(_)));
+    match (failed, damaged) {
+        (0, 0) => Ok(ExitCode::SUCCESS),
+        (0, damaged) => Err(Failure::failed(format!(
+            "{damaged} of {} runs are damaged; remove their folders from {} and start again to make them once more",
+            results.runs.len(),
+            out.join(SuiteTable::RUNS).display()
+        ))),
+        (failed, _) => Err(Failure::failed(format!(
+            "{failed} of {} runs failed (see {}); start again to try them once more",
+            results.runs.len(),
+            out.join("logs").display()
+        ))),
     }
 }

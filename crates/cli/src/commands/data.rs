@@ -61,8 +61,8 @@ struct Prepare {
     /// Directory to write
     #[arg(long, short, value_name = "DIR")]
     out: PathBuf,
-    /// One token for each byte, or a Hugging Face tokenizer.json
-    #[arg(long, value_name = "bytes|FILE", default_value = "bytes")]
+    /// One token for each byte, a Hugging Face tokenizer.json, or a model that has one
+    #[arg(long, value_name = "bytes|FILE|MODEL", default_value = "bytes")]
     tokenizer: TokenizerChoice,
     /// Most tokens in a shard
     #[arg(long, value_name = "N", default_value_t = PrepareOptions::SHARD_TOKENS)]
@@ -129,13 +129,13 @@ fn counted(number: u64, noun: &str) -> String {
 
 /// A bar over the bytes of the sources, or over a file that is being fetched.
 #[derive(Default)]
-struct Bar {
+pub(super) struct Bar {
     bar: Option<ProgressBar>,
     downloading: bool,
 }
 
 impl Bar {
-    fn show(&mut self, progress: &PrepareProgress) {
+    pub(super) fn show(&mut self, progress: &PrepareProgress) {
         let (done, total, message) = match progress.download {
             Some(download) => (download.done, download.total, "downloading".to_owned()),
             None => {
@@ -159,7 +159,7 @@ impl Bar {
         bar.set_message(message);
     }
 
-    fn clear(&self) {
+    pub(super) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

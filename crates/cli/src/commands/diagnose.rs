@@ -1,27 +1,36 @@
 //! `hadal diagnose`: what the layers of a model really do.
 
+mod show;
+
 use crate::failure::Failure;
-use crate::output::print_json;
-use crate::standard::{stderr, stdout};
+use crate::output::{line, print_json, scaled};
+use crate::place::Place;
+use crate::standard::{stderr, stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::Part;
+use hadal_report::page::Next;
 use hadal_study::diagnose::{
-    DiagnoseError, Diagnosis, Kind, MASSIVE, Options, SkipsSummary, Summary, diagnose, overlay,
-    write,
+    Context, DiagnoseError, Diagnosis, Journal, Kind, Observer, Options, PAGE, Plan, Summary,
+    diagnose, next as commands, overlay, page, plan, write,
 };
 use hadal_study::{Samples, Subject};
-use indicatif::ProgressBar;
+use indicatif::{HumanDuration, ProgressBar};
 use serde_json::json;
-use std::io::{self, Write};
+use show::show;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Look into a model: what each block does, and which could go
 ///
 /// RUN is a folder of `hadal train` (its finished model, or else its newest checkpoint, on its own held-out
 /// data), a directory with a model of hadal or of the Hugging Face families that `hadal import` knows, or a GGUF file;
-/// models need --data. Figures are written as JSON, CSV and SVG, by default to RUN/diagnosis.
+/// models need --data. A page and its figures (JSON, CSV, SVG and PNG) are written, by default to RUN/diagnosis. What was
+/// interrupted goes on when it is started again.
 #[derive(Args)]
 #[command(after_help = "\
 Diagnostics for --only:
@@ -43,6 +52,7 @@ Examples:
   hadal diagnose runs/a --only removal,distance --batches 4
   hadal diagnose runs/prenorm runs/mgr runs/nag --out compared
   hadal diagnose runs/a --without 3,attn:5 --out without
+  hadal diagnose model.gguf --data book.txt --dry-run
   hadal diagnose runs/a --json")]
 pub(crate) struct Diagnose {
     /// Run folders, model directories or GGUF files
@@ -63,6 +73,9 @@ pub(crate) struct Diagnose {
     /// Where figures go [default: RUN/diagnosis]; several models are laid over each other there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Print what would be measured, on how many tokens, and a guess of time and memory, and stop
+    #[arg(long)]
+    dry_run: bool,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -80,10 +93,31 @@ impl Diagnose {
                 "several models are laid over each other; say where with --out DIR",
             ));
         }
+        if self.dry_run {
+            let _ = start_pool(None);
+            return self.show_plans(&options);
+        }
+        let out = self.out();
+        // Nothing is made for a model that is not there.
+        if self.subjects.iter().all(|subject| subject.exists()) {
+            Place { path: &out.join(PAGE), option: "--out", example: "DIR" }.writable()?;
+        }
+        let mut journal = Journal::open(&out);
+        for place in journal.only(&self.subjects) {
+            tell(&format!("an earlier diagnosis of {} is forgotten", place.display()));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let signal = hadal_train::stop_on_signals(&stop)
+            .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
         let _ = start_pool(None);
-        let mut found = Vec::new();
+        let (mut found, mut next) = (Vec::new(), Vec::new());
         for path in &self.subjects {
-            let diagnosis = in_pool(|| self.look(path, &options))?;
+            let diagnosis = in_pool(|| self.look(path, &options, &mut journal, &stop, &mut next))?;
+            let Some(diagnosis) = diagnosis else {
+                tell(&saved(&journal));
+                tell(&format!("go on with: {}", self.again()));
+                return Ok(ExitCode::from(signal.exit_code()));
+            };
             if diagnosis.figures.is_empty() {
                 return Err(Failure::usage(format!(
                     "{} has nothing to show for --only {}: its policy is {}",
@@ -95,12 +129,6 @@ impl Diagnose {
             found.push(diagnosis);
         }
         self.name_apart(&mut found);
-        let out = match &self.out {
-            Some(out) => out.clone(),
-            // A file cannot hold figures, so a model in one gets a folder beside it.
-            None if self.subjects[0].is_file() => self.subjects[0].with_extension("diagnosis"),
-            None => self.subjects[0].join("diagnosis"),
-        };
         let summaries: Vec<Summary> = found.iter().map(|d| d.summary.clone()).collect();
         let figures = match found.len() {
             1 => found.remove(0).figures,
@@ -108,7 +136,14 @@ impl Diagnose {
                 overlay(&found.into_iter().map(|d| (d.summary.name, d.figures)).collect::<Vec<_>>())
             }
         };
-        write(&out, &figures, &summaries)?;
+        let context = Context {
+            models: words(&self.subjects).join(" "),
+            data: self.data.as_deref().map(|path| path.display().to_string()),
+            next,
+        };
+        let page = page(&summaries, &figures, &context);
+        write(&out, &figures, &summaries, Some(page))?;
+        journal.finish(&options.kinds())?;
         if self.json {
             let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
             print_json(&json!({ "out": out, "figures": names, "models": summaries }))?;
@@ -117,28 +152,102 @@ impl Diagnose {
             for summary in &summaries {
                 show(summary, &mut stdout)?;
             }
-            writeln!(
-                stderr(),
-                "{} figures are in {} (JSON, CSV and SVG)",
+            tell(&format!(
+                "{} figures are in {} (JSON, CSV, SVG and PNG)\npage: {} (open it in a browser)",
                 figures.len(),
-                out.display()
-            )?;
+                out.display(),
+                out.join(PAGE).display()
+            ));
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn look(&self, path: &Path, options: &Options) -> Result<Diagnosis, DiagnoseError> {
+    fn out(&self) -> PathBuf {
+        match &self.out {
+            Some(out) => out.clone(),
+            // A file cannot hold figures, so a model in one gets a folder beside it.
+            None if self.subjects[0].is_file() => self.subjects[0].with_extension("diagnosis"),
+            None => self.subjects[0].join("diagnosis"),
+        }
+    }
+
+    fn show_plans(&self, options: &Options) -> Result<ExitCode, Failure> {
+        let mut plans = Vec::new();
+        for path in &self.subjects {
+            plans.push(in_pool(|| -> Result<Plan, DiagnoseError> {
+                let mut subject = Subject::open(path)?;
+                subject.leave_out(&self.without)?;
+                let samples = Samples::of(&subject, self.data.as_deref())?;
+                plan(&subject, &samples, options)
+            })?);
+        }
+        if self.json {
+            print_json(&plans)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut out = stdout();
+        for plan in &plans {
+            let names: Vec<&str> = plan.diagnostics.iter().map(|kind| kind.name()).collect();
+            writeln!(out, "{}: {}", plan.name, names.join(", "))?;
+            writeln!(
+                out,
+                "  {} passes over {} sequences, {} tokens; about {}, {}B of memory",
+                plan.passes,
+                plan.sequences,
+                plan.tokens,
+                HumanDuration(Duration::from_secs_f64(plan.seconds.max(1.0))),
+                scaled(plan.memory)
+            )?;
+            if let Some(warning) = short(plan.memory) {
+                writeln!(out, "  warning: {warning}")?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The same command.
+    fn again(&self) -> String {
+        let mut words = vec!["hadal diagnose".to_owned()];
+        words.extend(self::words(&self.subjects));
+        words.extend(self.data.as_deref().map(|path| format!("--data {}", path.display())));
+        words.extend(self.batches.map(|batches| format!("--batches {batches}")));
+        if !self.only.is_empty() {
+            words.push(format!("--only {}", self.only.join(",")));
+        }
+        if !self.without.is_empty() {
+            let parts: Vec<String> = self.without.iter().map(ToString::to_string).collect();
+            words.push(format!("--without {}", parts.join(",")));
+        }
+        words.extend(self.out.as_deref().map(|path| format!("--out {}", path.display())));
+        words.extend(self.json.then(|| "--json".to_owned()));
+        words.join(" ")
+    }
+
+    fn look(
+        &self,
+        path: &Path,
+        options: &Options,
+        journal: &mut Journal,
+        stop: &AtomicBool,
+        next: &mut Vec<Next>,
+    ) -> Result<Option<Diagnosis>, DiagnoseError> {
         let mut subject = Subject::open(path)?;
         subject.leave_out(&self.without)?;
         let samples = Samples::of(&subject, self.data.as_deref())?;
+        if let Some(warning) = short(samples.memory(&subject, options)?) {
+            tell(&format!("warning: {}: {warning}", subject.name));
+        }
         let bar = bar(&subject.name);
-        let mut progress = |done: usize, all: usize| {
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-        };
-        let diagnosis = diagnose(&subject, &samples, options, &mut progress);
-        bar.finish_and_clear();
-        diagnosis
+        let logs = !self.json && !stderr().is_terminal();
+        let mut view = View { bar, name: subject.name.clone(), logs, left: true, stop };
+        let diagnosis = diagnose(&subject, &samples, options, journal, &mut view);
+        view.bar.finish_and_clear();
+        let diagnosis = diagnosis?;
+        if let (Some(diagnosis), [path]) = (&diagnosis, self.subjects.as_slice()) {
+            let can_skip = subject.model().residual.can_skip();
+            *next = commands(&diagnosis.summary, path, self.data.as_deref(), can_skip);
+        }
+        Ok(diagnosis)
     }
 
     /// Runs of the same name in different folders are told apart by their paths.
@@ -152,113 +261,84 @@ impl Diagnose {
     }
 }
 
+/// What to say if this machine has less memory than that.
+fn short(needed: f64) -> Option<String> {
+    let free = hadal_train::available_mb()? * 1024.0 * 1024.0;
+    short_of(needed, free)
+}
+
+fn short_of(needed: f64, free: f64) -> Option<String> {
+    let gigabytes = |bytes: f64| format!("{:.1}", bytes / 1e9);
+    (needed > free).then(|| {
+        format!(
+            "needs about {} GB of memory, {} are free; --only removal takes least, and a shorter text makes shorter \
+             sequences",
+            gigabytes(needed),
+            gigabytes(free)
+        )
+    })
+}
+
+fn words(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.display().to_string()).collect()
+}
+
+/// What an interrupted diagnosis keeps.
+fn saved(journal: &Journal) -> String {
+    match journal.words().as_slice() {
+        [] => "stopped before anything was found".to_owned(),
+        words => {
+            format!("stopped; saved in {}: {}", journal.path().display(), words.join(", "))
+        }
+    }
+}
+
+/// A bar on a terminal, a line for each diagnostic in a log.
+struct View<'a> {
+    bar: ProgressBar,
+    name: String,
+    logs: bool,
+    /// Whether there is more to come: what is done last is shown at once.
+    left: bool,
+    stop: &'a AtomicBool,
+}
+
+impl Observer for View<'_> {
+    fn passed(&mut self, done: usize, all: usize) {
+        self.bar.set_length(all as u64);
+        self.bar.set_position(done as u64);
+        self.left = done < all;
+    }
+
+    fn finished(&mut self, kinds: &[Kind]) {
+        if self.logs && self.left {
+            let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+            line(&self.bar, &format!("{}: {} done", self.name, names.join(", ")));
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        line(&self.bar, &format!("{}: {text}", self.name));
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
 fn bar(name: &str) -> ProgressBar {
     crate::output::bar("{msg} {bar:24} {pos}/{len} passes, {eta} left")
         .with_message(name.to_owned())
 }
 
-/// The most telling numbers, in sentences.
-fn show(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
-    let Summary { name, residual, blocks, sequences, tokens, loss, perplexity, .. } = summary;
-    let step = summary.step.map_or(String::new(), |step| format!(", step {step}"));
-    writeln!(out, "{name}: {residual}, {blocks} blocks{step}")?;
-    writeln!(
-        out,
-        "  loss          {loss:.4} (perplexity {perplexity:.3}) on {sequences} sequences, {tokens} tokens"
-    )?;
-    if let Some(growth) = summary.norm_growth {
-        writeln!(out, "  norm growth   {growth:.2} times from the embedding to the head")?;
-    }
-    if let Some((first, last)) = summary.write_sizes {
-        writeln!(
-            out,
-            "  writes        the first block changes the stream by {:.1} %, the last by {:.1} %",
-            100.0 * first,
-            100.0 * last
-        )?;
-    }
-    if let Some(ratio) = summary.gradient_ratio {
-        writeln!(
-            out,
-            "  gradients     {ratio:.2} times as large behind the first block as behind the last"
-        )?;
-    }
-    show_removals(summary, out)?;
-    if let Some(largest) = &summary.largest {
-        let verdict = if largest.times_median >= MASSIVE { "massive" } else { "not massive" };
-        writeln!(
-            out,
-            "  activations   largest {:.4}, {:.0} times the median: {verdict} (behind {}, position {}, channel {})",
-            largest.value, largest.times_median, largest.behind, largest.position, largest.channel
-        )?;
-    }
-    if let Some((block, share)) = summary.sink {
-        writeln!(
-            out,
-            "  first token   gets {:.1} % of the attention in block {block}, the most of all",
-            100.0 * share
-        )?;
-    }
-    if let Some(widest) = summary.widest_gate {
-        writeln!(out, "  gates         widest {widest:.3}")?;
-    }
-    if let Some(lanes) = &summary.lanes {
-        let correlation = lanes
-            .temperature_correlation
-            .map_or(String::new(), |r| format!("; log norm and token loss correlate by {r:.2}"));
-        writeln!(
-            out,
-            "  rotation      {:.2} degrees in a sub-layer on average, {:.1} % of gains above 0.25{correlation}",
-            lanes.rotation,
-            100.0 * lanes.large_gains
-        )?;
-    }
-    if let Some(skips) = &summary.skips {
-        show_skips(skips, out)?;
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn show_skips(skips: &SkipsSummary, out: &mut impl Write) -> io::Result<()> {
-    let percent = |share: Option<f64>| {
-        share.map_or("none".to_owned(), |share| format!("{:.1} %", 100.0 * share))
-    };
-    writeln!(
-        out,
-        "  skipped       {} of the FLOPs that can be; {} of attention, {} of MLPs",
-        percent(Some(skips.flops)),
-        percent(skips.attention),
-        percent(skips.mlp)
-    )?;
-    for (which, tokens) in [("most", &skips.most), ("least", &skips.least)] {
-        let named = tokens.iter().map(|t| format!("{} {}", t.name(), percent(Some(t.skipped))));
-        let named: Vec<String> = named.collect();
-        if !named.is_empty() {
-            writeln!(out, "  skip {which:<9}{}", named.join(", "))?;
-        }
+    #[test]
+    fn memory_is_missed_before_it_runs_out() {
+        assert_eq!(short_of(4e9, 4.1e9), None);
+        let said = short_of(6.04e9, 4e9).unwrap();
+        assert!(said.starts_with("needs about 6.0 GB of memory, 4.0 are free"), "{said}");
     }
-    Ok(())
-}
-
-fn show_removals(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
-    if let Some((block, change)) = summary.dearest() {
-        writeln!(out, "  dearest       block {block}: without it the loss rises by {change:.4}")?;
-        let useless: Vec<String> = summary.useless().iter().map(usize::to_string).collect();
-        let which = match useless.len() {
-            0 => "none: every block lowers the loss by more than 0.01".to_owned(),
-            1 => format!("block {}", useless[0]),
-            _ => format!("blocks {}", useless.join(", ")),
-        };
-        writeln!(out, "  nearly free   {which}")?;
-    }
-    let kept: Vec<String> = summary
-        .removals
-        .iter()
-        .filter(|removal| removal.reason.is_some())
-        .map(|removal| removal.block.to_string())
-        .collect();
-    if !kept.is_empty() {
-        writeln!(out, "  not removable {} (they fill streams)", kept.join(", "))?;
-    }
-    Ok(())
 }

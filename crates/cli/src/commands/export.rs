@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{bytes_bar, print_json, show_bytes};
+use crate::place::Place;
 use crate::standard::{stderr, stdout};
 use clap::{Args, ValueEnum};
 use hadal_model::{ExportFormat, ExportType, export};
@@ -21,8 +22,8 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  hadal export runs/llama --out llama --format hf
-  hadal export runs/llama --out llama.gguf --format gguf --type q8_0
+  hadal export MODEL --out llama --format hf
+  hadal export MODEL --out llama.gguf --format gguf --type q8_0
   hadal export SmolLM2-135M.gguf --out smollm2 --format hf --type bf16
   hadal export Qwen2.5-0.5B --out qwen.gguf --format gguf --type f16
   hadal export runs/mgr --out mgr --format hf --json")]
@@ -30,7 +31,7 @@ pub(crate) struct Export {
     /// The model: a directory, a run or a .gguf file
     model: PathBuf,
     /// Where to write: a directory for hf, a file for gguf
-    #[arg(long, value_name = "DIR|FILE")]
+    #[arg(short, long, value_name = "DIR|FILE")]
     out: PathBuf,
     /// For transformers (hf) or llama.cpp (gguf)
     #[arg(long, value_enum)]
@@ -70,6 +71,7 @@ impl Export {
             Kind::Bf16 => ExportType::Bf16,
             Kind::Q8_0 => ExportType::Q8_0,
         };
+        Place { path: &self.out, option: "-o", example: "other" }.writable()?;
         let bar = bytes_bar(format!("writing {}", self.out.display()));
         let mut progress = |done, all| show_bytes(&bar, done, all);
         let exported = export(&self.model, &self.out, format, kind, &mut progress);

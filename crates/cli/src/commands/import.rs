@@ -1,18 +1,16 @@
 //! `hadal import`: a model of another maker as one of our directories.
 
 use crate::failure::Failure;
-use crate::output::{Table, bytes_bar, grouped, print_json, scaled, show_bytes};
+use crate::output::{bytes_bar, print_json, show_bytes};
+use crate::sheet::{Sheet, with_fields};
 use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_data::hub::{ModelName, fetch_model};
-use hadal_model::{Converted, ModelConfig, ModelCost, convert};
+use hadal_model::{ModelCost, convert};
 use serde_json::json;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Bytes of an f32, which is what a model computes with.
-const FLOAT: u64 = 4;
 
 /// Turn a model of Hugging Face or llama.cpp into a directory of hadal
 ///
@@ -67,20 +65,22 @@ impl Import {
         bar.finish_and_clear();
         let converted = converted.map_err(Failure::failed)?;
         let cost = ModelCost::of(&converted.config).map_err(Failure::failed)?;
+        let sheet = Sheet::of(&converted.config, &cost, Some(&out));
         if self.json {
-            print_json(&json!({
+            let json = json!({
                 "source": self.source,
                 "out": out,
                 "config": converted.config,
                 "parameters": cost.parameters.total(),
                 "stored_bytes": converted.stored_bytes,
-                "memory_bytes": FLOAT * cost.parameters.total(),
-                "kv_bytes_per_token": cost.kv_bytes_per_token,
                 "tokenizer": converted.tokenizer,
-                "chat_template": converted.chat_template,
-            }))?;
+            });
+            print_json(&with_fields(json, sheet.json()))?;
         } else {
-            print(&out, &converted, &cost)?;
+            sheet.print(&mut stdout())?;
+            let (out, chat) = (out.display(), converted.chat_template);
+            let next = if chat { "chat" } else { "generate" };
+            writeln!(stderr(), "the model is in {out}; try `hadal {next} {out}`")?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -101,55 +101,4 @@ fn short_name(path: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
     let name = if path.is_file() { absolute.file_stem() } else { absolute.file_name() };
     name.map_or_else(|| "imported".into(), |name| name.to_string_lossy().into_owned())
-}
-
-fn print(out: &Path, converted: &Converted, cost: &ModelCost) -> io::Result<()> {
-    let Converted { config, stored_bytes, tokenizer, chat_template } = converted;
-    let mut stdout = stdout();
-    let total = cost.parameters.total();
-    let mut table = Table::new(&["model", "value"]);
-    table.row(["blocks", &config.n_layers.to_string()]);
-    table.row(["width", &format!("{}, MLP {}", config.d_model, config.d_ff)]);
-    table.row([
-        "heads",
-        &format!("{} of {}, keys {}", config.n_heads, config.head_dim, config.n_kv_heads),
-    ]);
-    table.row(["vocabulary", &grouped(config.vocab_size as i128)]);
-    table.row(["context", &grouped(config.max_seq_len as i128)]);
-    table.row(["features", &features(config)]);
-    table.row(["parameters", &grouped(total.into())]);
-    table.row(["stored", &format!("{}B", scaled(*stored_bytes as f64))]);
-    table.row(["in memory", &format!("{}B", scaled((FLOAT * total) as f64))]);
-    table.row([
-        "keys and values",
-        &format!("{}B per token", scaled(cost.kv_bytes_per_token as f64)),
-    ]);
-    table.row(["tokenizer", if *tokenizer { "tokenizer.json" } else { "none" }]);
-    table.row(["chat template", if *chat_template { "chat_template.jinja" } else { "none" }]);
-    table.print(&mut stdout)?;
-    writeln!(stderr(), "the model is in {}; try `hadal generate {}`", out.display(), out.display())
-}
-
-/// What the model has besides plain attention and MLPs.
-fn features(config: &ModelConfig) -> String {
-    let mut found = Vec::new();
-    if let Some(bias) = config.attention_bias {
-        found.push(format!("attention biases ({})", format!("{bias:?}").to_lowercase()));
-    }
-    if config.mlp_bias {
-        found.push("MLP biases".into());
-    }
-    if config.qk_norm {
-        found.push("normalised queries and keys".into());
-    }
-    if let Some(window) = &config.sliding_window {
-        found.push(format!("window of {}", grouped(window.size as i128)));
-    }
-    if config.rope_scaling.is_some() {
-        found.push("scaled RoPE".into());
-    }
-    if config.tie_embeddings {
-        found.push("tied head".into());
-    }
-    if found.is_empty() { "none".into() } else { found.join(", ") }
 }

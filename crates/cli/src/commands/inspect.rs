@@ -1,9 +1,10 @@
 //! `hadal inspect`: what a model is and what it costs, before it is built.
 
 use crate::failure::Failure;
-use crate::model_file::read_model;
+use crate::model_file::{Described, describe};
 use crate::output::{Table, grouped, print_json, scaled};
-use crate::standard::stdout;
+use crate::sheet::{Sheet, with_fields};
+use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_model::{ModelConfig, ModelCost};
 use hadal_residual::{InitialGate, ResidualConfig};
@@ -12,16 +13,19 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show a model's parameters, FLOPs and memory, and what its policy adds over prenorm
+/// Show a model's shape, parameters, FLOPs and memory, and what its policy adds over prenorm
+///
+/// Only settings and headers are read, so a model of any size can be looked at.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   hadal inspect examples/mgr-s.toml
+  hadal inspect configs/micro.toml
   hadal inspect DIR --json
   hadal inspect model-Q4_1.gguf
   hadal inspect config.json --residual mgr:streams=8,gate=independent")]
 pub(crate) struct Inspect {
-    /// A config (.json or .toml), a model's directory, or a GGUF file
+    /// A config (.json or .toml), settings of a run or a suite, a run's folder, a model's directory, or a GGUF file
     #[arg(value_name = "CONFIG|DIR|GGUF")]
     path: PathBuf,
     /// Look at this policy instead, e.g. mgr:streams=8
@@ -34,9 +38,10 @@ pub(crate) struct Inspect {
 
 impl Inspect {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let mut config = read_model(&self.path)?;
+        let Described { mut config, trained, notes } = describe(&self.path)?;
         // A checkpoint has its weights already, so it needs no initial values.
-        let trained = self.residual.is_none() && self.path.join("model.safetensors").exists();
+        let model = (trained && self.residual.is_none()).then_some(&*self.path);
+        let trained = model.is_some();
         if let Some(residual) = self.residual {
             config.residual = residual;
         }
@@ -47,8 +52,9 @@ impl Inspect {
         let baseline = ModelConfig { residual: ResidualConfig::default(), ..config.clone() };
         let baseline = ModelCost::of(&baseline).map_err(Failure::usage)?;
         let gates = config.residual.initial_gates(&config.dimensions());
+        let sheet = Sheet::of(&config, &cost, model);
         if self.json {
-            print_json(&json!({
+            let json = json!({
                 "config": config,
                 "residual": config.residual.to_string(),
                 "about": config.residual.about(),
@@ -57,8 +63,13 @@ impl Inspect {
                 "prenorm": baseline,
                 "over_prenorm": over(&cost, &baseline),
                 "initial_gates": gates,
-            }))?;
+                "notes": notes,
+            });
+            print_json(&with_fields(json, sheet.json()))?;
         } else {
+            notes.iter().for_each(|note| tell(&format!("note: {note}")));
+            sheet.print(&mut stdout())?;
+            writeln!(stdout())?;
             print(&config, &cost, &baseline, &gates)?;
         }
         Ok(ExitCode::SUCCESS)

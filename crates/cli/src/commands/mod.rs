@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod bench;
+mod chat;
 mod compare;
 mod completions;
 mod data;
@@ -9,11 +10,14 @@ mod export;
 mod generate;
 mod import;
 mod inspect;
+mod man;
+mod new;
 mod parity;
 mod perplexity;
 mod policies;
 mod prune;
 mod report;
+mod runs;
 mod serve;
 mod skip;
 mod train;
@@ -27,21 +31,25 @@ use std::process::ExitCode;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Compare(compare::Compare),
+    New(new::New),
     Train(train::Train),
     Diagnose(diagnose::Diagnose),
     Skip(skip::Skip),
     Report(report::Report),
+    Runs(runs::Runs),
     Serve(serve::Serve),
     Data(data::Data),
     Policies(policies::Policies),
     Parity(parity::Parity),
     Inspect(inspect::Inspect),
     Generate(generate::Generate),
+    Chat(chat::Chat),
     Perplexity(perplexity::PerplexityCommand),
     Bench(bench::Bench),
     Prune(prune::Prune),
     Export(export::Export),
     Completions(completions::Completions),
+    Man(man::Manual),
     Import(import::Import),
     Verify(verify::Verify),
 }
@@ -51,21 +59,25 @@ impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Compare(command) => command.run(),
+            Self::New(command) => command.run(),
             Self::Train(command) => command.run(),
             Self::Diagnose(command) => command.run(),
             Self::Skip(command) => command.run(),
             Self::Report(command) => command.run(),
+            Self::Runs(command) => command.run(),
             Self::Serve(command) => command.run(),
             Self::Data(command) => command.run(),
             Self::Policies(command) => command.run(),
             Self::Parity(command) => command.run(),
             Self::Inspect(command) => command.run(),
             Self::Generate(command) => command.run(),
+            Self::Chat(command) => command.run(),
             Self::Perplexity(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Prune(command) => command.run(),
             Self::Export(command) => command.run(),
             Self::Completions(command) => command.run(),
+            Self::Man(command) => command.run(),
             Self::Import(command) => command.run(),
             Self::Verify(command) => command.run(),
         }

@@ -15,8 +15,9 @@ use std::process::ExitCode;
 /// Measure how well a model predicts a text
 ///
 /// Counted as llama.cpp's llama-perplexity does: the text is cut into chunks, each begins with the begin token if the
-/// tokenizer adds one, and the second half of each is scored. Perplexities of models with different tokenizers cannot be
-/// compared.
+/// tokenizer adds one, and the second half of each is scored. The perplexity is comparable with llama.cpp's, what follows
+/// +- is not: here it comes from how much chunks differ, there from how much single tokens do, as if these were
+/// independent. One chunk has none. Perplexities of models with different tokenizers cannot be compared.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

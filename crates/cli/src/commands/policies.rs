@@ -5,6 +5,7 @@ mod names;
 use self::names::Names;
 use crate::failure::Failure;
 use crate::output::{Table, print_json};
+use crate::screen::Screen;
 use crate::standard::stdout;
 use clap::Args;
 use hadal_residual::{Dimensions, ResidualConfig};
@@ -78,18 +79,21 @@ fn checkpoint(policy: &ResidualConfig) -> Option<Value> {
 }
 
 fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
-    let mut table = Table::new(&["policy (defaults)", "floats/token", "extra parameters", "paper"]);
-    for policy in policies {
+    let colours = Screen::stdout().policies(policies.iter().map(|policy| policy.about().kind));
+    let mut summaries = Table::new(&["policy", "~what it does"]);
+    let mut table =
+        Table::new(&["~policy (defaults)", "~floats/token", "~extra parameters", "~paper"]);
+    for (policy, colour) in policies.iter().zip(colours) {
         let about = policy.about();
+        summaries.row([about.kind, about.summary]);
+        summaries.paint(0, colour);
         table.row([policy.to_string().as_str(), about.state, about.parameters, about.paper]);
+        table.paint(0, colour);
     }
     let mut out = stdout();
-    for policy in policies {
-        let about = policy.about();
-        writeln!(out, "{:<12}{}", about.kind, about.summary)?;
-    }
+    summaries.show(&mut out);
     writeln!(out)?;
-    table.print(&mut out)?;
+    table.show(&mut out);
     writeln!(out, "\nd: width, L: sub-layers (2 per block), n: streams, C: directions.")?;
     writeln!(
         out,
@@ -100,11 +104,18 @@ fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
 fn print_one(policy: &ResidualConfig) -> io::Result<()> {
     let about = policy.about();
     let mut out = stdout();
-    writeln!(out, "{policy}\n{}\n", about.summary)?;
-    writeln!(out, "update      {}", about.equation)?;
-    writeln!(out, "state       {} floats per token", about.state)?;
-    writeln!(out, "parameters  {} beyond prenorm", about.parameters)?;
-    writeln!(out, "paper       {}", about.paper)?;
+    let screen = Screen::stdout();
+    let colour = screen.policies([about.kind]).first().copied().unwrap_or_default();
+    out.send(&format!("{}\n", screen.paint(&policy.to_string(), colour.bold())));
+    writeln!(out, "{}\n", screen.wrapped(about.summary, 0))?;
+    for line in [
+        format!("update      {}", about.equation),
+        format!("state       {} floats per token", about.state),
+        format!("parameters  {} beyond prenorm", about.parameters),
+        format!("paper       {}", about.paper),
+    ] {
+        writeln!(out, "{}", screen.wrapped(&line, 12))?;
+    }
     let Some(names) = Names::of(policy, NOMINAL.blocks) else { return Ok(()) };
     let Dimensions { width, blocks, .. } = names.dimensions;
     let lines = names.lines();

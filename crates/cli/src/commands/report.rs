@@ -9,15 +9,16 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Write a report of runs: verdict, tables, interactive charts, settings, in one HTML file
+/// Write a report of runs: the answer, a picture of all differences, tables, charts, settings, in one HTML file
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   hadal report runs/prenorm runs/mgr -o report.html
-  hadal report SUITE_DIR                        what hadal compare wrote, with its table and verdict
+  hadal report SUITE_DIR                        what hadal compare wrote
+  hadal report runs                             every run and suite below a folder, as hadal serve finds them
   hadal report runs/* --png figures --csv numbers")]
 pub(crate) struct Report {
-    /// Runs, suites of hadal compare, or folders that hold runs
+    /// Runs, suites of hadal compare, or folders that hold them at any depth; what cannot be compared stands apart
     #[arg(value_name = "RUNS", required = true)]
     inputs: Vec<PathBuf>,
     /// The file to write
@@ -54,12 +55,17 @@ impl Report {
         }
         let mut out = stdout();
         writeln!(out, "{}", written.headline)?;
+        if written.answers.len() > 1 {
+            for answer in &written.answers {
+                writeln!(out, "- {answer}")?;
+            }
+        }
         writeln!(
             out,
-            "{}: {} charts of {} runs",
+            "{}: {} charts of {}",
             written.report.display(),
             written.charts,
-            written.runs
+            written.taken
         )?;
         if !written.files.is_empty() {
             writeln!(out, "and {} files of figures", written.files.len())?;

@@ -1,15 +1,17 @@
 //! `hadal skip`: thresholds for a trained model, and what they cost and save.
 
+use crate::estimate::show_estimate;
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
+use crate::place::Place;
 use crate::standard::{stderr, stdout};
 use crate::word::word;
 use clap::{Args, Subcommand};
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_residual::{SkippedKeys, Thresholds};
 use hadal_study::skip::{
-    CalibrationReport, Options, Shares, SkipError, Sweep, calibrate, check_free, figures, sweep,
-    write,
+    CalibrationReport, Options, Shares, SkipError, Sweep, answer, calibrate, check_changeable,
+    check_free, estimate, sweep, write,
 };
 use hadal_study::{Samples, Subject};
 use hadal_train::{SkipGate, SkipPer};
@@ -66,12 +68,26 @@ struct Common {
     /// Keys and values of tokens that skip an attention [default: the model's, or else keep]
     #[arg(long, value_parser = word::<SkippedKeys>(&["keep", "drop"]))]
     kv: Option<SkippedKeys>,
+    /// Say how many passes there would be, and about how long and how much memory they take, and stop
+    #[arg(long)]
+    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Common {
+    /// What a sweep over these rates takes, or a calibration.
+    fn tell_estimate(&self, rates: Option<&[f64]>) -> Result<ExitCode, Failure> {
+        let options = self.options();
+        let found = self.with(|subject, samples, _| estimate(subject, samples, rates, &options))?;
+        match self.json {
+            true => print_json(&found)?,
+            false => show_estimate(&found, &mut stdout())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn options(&self) -> Options {
         Options {
             scope: self.per,
@@ -129,7 +145,7 @@ struct Calibrate {
     #[arg(long, conflicts_with = "out")]
     write: bool,
     /// Write a model directory that holds them
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
@@ -137,9 +153,16 @@ impl Calibrate {
     fn run(self) -> Result<ExitCode, Failure> {
         if let Some(out) = &self.out {
             check_free(out)?;
+            Place { path: out, option: "-o", example: "other" }.writable()?;
+        }
+        if self.common.dry_run {
+            return self.common.tell_estimate(None);
         }
         let options = self.common.options();
         let found = self.common.with(|subject, samples, progress| {
+            if self.write {
+                check_changeable(subject)?;
+            }
             calibrate(subject, samples, self.rate, &options, progress)
         })?;
         let written = match &self.out {
@@ -187,20 +210,28 @@ struct SweepRates {
         default_value = "0,0.05,0.1,0.15,0.2,0.25,0.3,0.4,0.5"
     )]
     rates: Vec<f64>,
-    /// Write figures here, as JSON, CSV, SVG and PNG, and sweep.html with all of them
-    #[arg(long, value_name = "DIR")]
+    /// Write figures here, as JSON, CSV, SVG and PNG, and sweep.html with the answer and all of them
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Write over what is in DIR
+    #[arg(long, requires = "out")]
+    force: bool,
 }
 
 impl SweepRates {
     fn run(self) -> Result<ExitCode, Failure> {
+        if let Some(path) = &self.out {
+            Place { path, option: "-o", example: "other" }.free(self.force)?;
+        }
+        if self.common.dry_run {
+            return self.common.tell_estimate(Some(&self.rates));
+        }
         let options = self.common.options();
         let found = self.common.with(|subject, samples, progress| {
             sweep(subject, samples, &self.rates, &options, progress)
         })?;
-        let figures = figures(&found);
         if let Some(out) = &self.out {
-            write(out, &found, &figures)?;
+            write(out, &found, &answer(&found, &self.common.subject, self.common.data.as_deref()))?;
         }
         if self.common.json {
             print_json(&found)?;
@@ -208,7 +239,7 @@ impl SweepRates {
         }
         show_sweep(&found, &mut stdout())?;
         if let Some(out) = &self.out {
-            writeln!(stderr(), "{} figures are in {}", figures.len(), out.display())?;
+            writeln!(stderr(), "look at it: {}", out.join("sweep.html").display())?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,23 +1,25 @@
 //! `hadal train`: a config in, a model out.
 
+mod progress;
+mod summary;
+
 use crate::failure::Failure;
-use crate::output::{grouped, line, scaled};
-use crate::standard::{stderr, stdout, tell};
+use crate::output::{grouped, scaled, spinner, warn};
+use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_model::read_config;
 use hadal_residual::ResidualConfig;
-use hadal_study::diagnose::diagnose_midway;
 use hadal_train::{
-    ConfigLayers, DEFAULT_DATA, Evaluation, Finished, Midway, Observer, PRESETS, RunConfig,
-    RunConfigError, StepReport, Trainer, estimate, for_depth,
+    ConfigLayers, Finished, PRESETS, RunConfig, RunConfigError, Trainer, estimate, for_depth,
 };
-use indicatif::{ProgressBar, ProgressStyle};
+use progress::Progress;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use summary::{Summary, describe, healed};
 
 /// Train a model
 ///
@@ -27,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Args)]
 #[command(after_help = "\
 With no arguments it trains the preset nano: a Multi-Gate Residuals model on a depth task, a quarter of a minute.
+micro and small need data: hadal data prepare book.txt --out book, then --set data.train=book.
 Presets: nano, micro, small (CPU), s, m, l (the papers').
 
 Examples:
@@ -36,20 +39,22 @@ Examples:
   hadal train --residual nag --set skip.rate=0.25 --out runs/skipping
   hadal train --depth 8 --set data.train=DIR --out runs/d8
   hadal train --from smaller --set data.train=DIR --set train.steps=200 --out runs/healed
+      # DIR: hadal data prepare text.txt --tokenizer smaller --out DIR
   hadal train --resume runs/3
-  hadal train --preset s --dry-run")]
+  hadal train --preset s --dry-run --show-config")]
 pub(crate) struct Train {
     /// Settings on top of the preset
     #[arg(value_name = "CONFIG.toml")]
     config: Option<PathBuf>,
-    /// Settings to start from [default: nano, unless CONFIG.toml or --depth is given]
+    /// Settings to start from [default: nano, unless CONFIG.toml, --depth or --from is given]
     #[arg(long)]
     preset: Option<String>,
     /// One dial: this many blocks, from which width, heads, rates and horizon follow
     #[arg(long, value_name = "BLOCKS", conflicts_with = "preset")]
     depth: Option<usize>,
-    /// Continue from this model: its shape, policy and parameters, e.g. to heal a cut one
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["depth", "residual"])]
+    /// Continue from this model: its shape, policy and parameters, e.g. to heal a cut one; rates, lengths and warm-up
+    /// are those for trained models
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["preset", "depth", "residual"])]
     from: Option<PathBuf>,
     /// The residual policy, e.g. mgr:streams=8
     #[arg(long, value_name = "POLICY")]
@@ -67,14 +72,17 @@ pub(crate) struct Train {
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
     /// Continue this run
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "diagnose_every"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "show_config", "diagnose_every"])]
     resume: Option<PathBuf>,
     /// With --resume: stop at a damaged checkpoint instead of going on from the one before
     #[arg(long, requires = "resume")]
     strict: bool,
-    /// Print the settings, parameters, FLOPs, memory and an estimate of time, and stop
+    /// Print parameters, FLOPs, memory and an estimate of time, and stop
     #[arg(long)]
     dry_run: bool,
+    /// Print all settings instead of one line; they are also in RUN/config.toml
+    #[arg(long)]
+    show_config: bool,
     /// Save and stop when standard input ends: the process that started this run has gone
     #[arg(long, hide = true)]
     leash: bool,
@@ -91,14 +99,19 @@ impl Train {
                 trainer
             }
             None => {
-                let config = self.settings().map_err(Failure::usage)?;
+                let (config, notes) = self.settings().map_err(Failure::usage)?;
                 let text = toml::to_string(&config).map_err(Failure::failed)?;
+                let shown = self.show_config.then_some(text.trim_end());
                 if self.dry_run {
-                    return dry_run(&config, &text);
+                    return dry_run(&config, shown, &notes);
                 }
                 let out = self.out.clone().unwrap_or_else(|| self.default_out(&config));
-                tell(&format!("{}\n# {} in {}", text.trim_end(), config.residual, out.display()));
-                Trainer::create(config, &out)?
+                let reading = spinner("checking the data and making the model".into());
+                let created = Trainer::create(config, &out);
+                reading.finish_and_clear();
+                let trainer = created?;
+                introduce(&trainer, shown, &notes);
+                trainer
             }
         };
         for warning in trainer.warnings() {
@@ -108,25 +121,28 @@ impl Train {
         train(trainer, folder, self.leash)
     }
 
-    fn settings(&self) -> Result<RunConfig, RunConfigError> {
-        let name = self.preset.clone().or_else(|| {
-            (self.config.is_none() && self.depth.is_none()).then(|| PRESETS[0].name.to_owned())
-        });
-        let mut layers = match (&name, self.depth) {
-            (Some(name), _) => ConfigLayers::from_preset(name)?,
-            (None, Some(blocks)) => ConfigLayers::default()
+    /// The settings, and what should be known about those that nobody said.
+    fn settings(&self) -> Result<(RunConfig, Vec<String>), RunConfigError> {
+        let model = self.from.as_deref().map(read_config).transpose();
+        let model = model.map_err(|error| RunConfigError::Malformed {
+            origin: "--from".into(),
+            reason: error.to_string(),
+        })?;
+        let base = self.from.as_deref().zip(model.as_ref());
+        let mut layers = match (&self.preset, self.depth, base) {
+            (Some(name), ..) => ConfigLayers::from_preset(name)?,
+            (None, Some(blocks), _) => ConfigLayers::default()
                 .with_toml(&for_depth(blocks), &format!("--depth {blocks}"))?,
-            (None, None) => ConfigLayers::default(),
+            (None, None, Some((from, model))) => ConfigLayers::for_model(from, model)?,
+            (None, None, None) if self.config.is_some() => ConfigLayers::default(),
+            (None, None, None) => ConfigLayers::from_preset(PRESETS[0].name)?,
         };
         if let Some(path) = &self.config {
             layers = layers.with_file(path)?;
         }
-        if let Some(from) = &self.from {
-            let model = read_config(from).map_err(|error| RunConfigError::Malformed {
-                origin: "--from".into(),
-                reason: error.to_string(),
-            })?;
-            layers = layers.with_model(from, &model)?;
+        // Shape and policy are the model's, whatever a file says.
+        if let Some((from, model)) = base {
+            layers = layers.with_model(from, model)?;
         }
         if let Some(residual) = &self.residual {
             layers = layers.with_residual(residual)?;
@@ -140,11 +156,11 @@ impl Train {
         for setting in &self.settings {
             layers = layers.with_setting(setting)?;
         }
-        // A config says what to learn from; a preset or a dial may leave that open.
-        if self.config.is_none() && !layers.has_data() {
-            layers = layers.with_toml(DEFAULT_DATA, "the default task")?;
-        }
-        layers.finish()
+        let (layers, notes) = match &model {
+            Some(model) => layers.fitted_to(model)?,
+            None => (layers, Vec::new()),
+        };
+        Ok((layers.finish()?, notes))
     }
 
     fn default_out(&self, config: &RunConfig) -> PathBuf {
@@ -154,6 +170,7 @@ impl Train {
             }
             (_, Some(preset), _) => preset.clone(),
             (.., Some(depth)) => format!("depth{depth}"),
+            _ if self.from.is_some() => "healed".into(),
             _ => PRESETS[0].name.to_owned(),
         };
         Path::new("runs").join(format!("{start}-{}-{}", config.residual.about().kind, config.seed))
@@ -171,7 +188,7 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
     let _ = start_pool(None);
     let mut progress = Progress::new(&trainer);
     let finished = in_pool(|| trainer.run(&mut progress, &stop))?;
-    progress.bar.finish_and_clear();
+    progress.end();
     let run = folder.unwrap_or_else(|| trainer.folder().to_owned());
     match finished {
         Finished::Interrupted { step } => {
@@ -180,10 +197,14 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
             Ok(ExitCode::from(signal.exit_code()))
         }
         Finished::Done { evaluation, model } => {
-            if let Some((from, to)) = progress.loss {
+            let course = trainer.course();
+            if let Some((from, to)) = course.losses {
                 tell(&format!("training loss {from:.4} -> {to:.4}"));
             }
             writeln!(stdout(), "{}", describe(&evaluation))?;
+            if let Some(text) = healed(&course, &evaluation) {
+                tell(&text);
+            }
             tell(&format!("the model is in {}", model.display()));
             let next = if model.join("tokenizer.json").exists() || evaluation.accuracy.is_none() {
                 format!("hadal generate {} --prompt 'The '", model.display())
@@ -206,103 +227,36 @@ fn stop_at_end_of_input(stop: &Arc<AtomicBool>) {
     });
 }
 
-fn describe(evaluation: &Evaluation) -> String {
-    let mut text =
-        format!("held-out loss {:.4}, perplexity {:.3}", evaluation.loss, evaluation.perplexity);
-    if let Some(bits) = evaluation.bits_per_byte {
-        text += &format!(", {bits:.4} bits per byte");
+/// What starts now: said once it is sure that it starts.
+fn introduce(trainer: &Trainer, shown: Option<&str>, notes: &[String]) {
+    let summary = Summary::of(trainer);
+    if let Some(text) = shown {
+        tell(text);
     }
-    if let Some(accuracy) = evaluation.accuracy {
-        text += &format!(", accuracy {:.1} %", 100.0 * accuracy);
+    tell(&summary.line());
+    for note in notes {
+        tell(note);
     }
-    if let Some(exact) = evaluation.exact_match {
-        text += &format!(", all answers right {:.1} %", 100.0 * exact);
+    if let Some(warning) = summary.warning() {
+        warn(&warning);
     }
-    text
+    tell(&format!("all settings: {}", trainer.folder().join("config.toml").display()));
 }
 
-/// A bar on a terminal, lines in a log.
-struct Progress {
-    bar: ProgressBar,
-    peak: f64,
-    loss: Option<(f64, f64)>,
-}
-
-impl Progress {
-    fn new(trainer: &Trainer) -> Self {
-        let watched = stderr().is_terminal();
-        let bar = if watched { ProgressBar::new(trainer.steps()) } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template(
-            "{bar:24} {pos}/{len} steps, {msg}, {elapsed} elapsed, {eta} left",
-        );
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_position(trainer.step());
-        bar.reset_eta();
-        Self {
-            bar,
-            peak: if watched { estimate::matmul_flops_per_second() } else { 0.0 },
-            loss: None,
-        }
-    }
-
-    fn line(&self, text: String) {
-        line(&self.bar, &text);
-    }
-}
-
-impl Observer for Progress {
-    fn stepped(&mut self, report: &StepReport) {
-        let seconds = report.time.as_secs_f64();
-        let rate = report.tokens as f64 / seconds;
-        let first = self.loss.map_or(report.loss, |(first, _)| first);
-        self.loss = Some((first, report.loss));
-        let utilisation = match self.peak {
-            0.0 => String::new(),
-            peak => format!(", MFU {:.0} %", 100.0 * report.flops as f64 / seconds / peak),
-        };
-        let skipped = report
-            .skip
-            .map_or(String::new(), |skip| format!(", {:.0} % skipped", 100.0 * skip.rate));
-        self.bar.set_position(report.step);
-        self.bar.set_message(format!(
-            "loss {:.4}{skipped}, {} tokens/s{utilisation}",
-            report.loss,
-            scaled(rate.round())
-        ));
-    }
-
-    fn evaluated(&mut self, step: u64, evaluation: &Evaluation) {
-        self.line(format!("step {step}: {}", describe(evaluation)));
-    }
-
-    fn diagnose(&mut self, midway: &Midway<'_>) {
-        let step = midway.step;
-        let (summary, path) = match diagnose_midway(midway) {
-            Ok(found) => found,
-            Err(error) => return self.recovered(&format!("step {step}: no diagnosis: {error}")),
-        };
-        let useless = summary.useless().len();
-        let growth = summary.norm_growth.map_or(String::new(), |g| format!("norm growth {g:.2}, "));
-        self.line(format!(
-            "step {step}: {growth}{useless} of {} blocks nearly free; figures in {}",
-            summary.blocks,
-            path.display()
-        ));
-    }
-
-    fn sampled(&mut self, step: u64, text: &str) {
-        self.line(format!("step {step} writes: {text}"));
-    }
-
-    fn recovered(&mut self, message: &str) {
-        self.line(format!("warning: {message}"));
-    }
-}
-
-fn dry_run(config: &RunConfig, text: &str) -> Result<ExitCode, Failure> {
+fn dry_run(config: &RunConfig, shown: Option<&str>, notes: &[String]) -> Result<ExitCode, Failure> {
     let plan = estimate::plan(config)?;
     let mut out = stdout();
-    writeln!(out, "{}\n", text.trim_end())?;
+    if let Some(text) = shown {
+        writeln!(out, "{text}\n")?;
+    }
+    let summary = Summary::planned(config, &plan);
+    writeln!(out, "{}", summary.line())?;
+    for note in notes {
+        writeln!(out, "{note}")?;
+    }
+    if let Some(warning) = summary.warning() {
+        warn(&warning);
+    }
     writeln!(out, "policy      {}", config.residual)?;
     writeln!(out, "parameters  {}", grouped(plan.cost.parameters.total().into()))?;
     writeln!(

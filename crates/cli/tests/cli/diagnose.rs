@@ -41,7 +41,18 @@ fn an_imported_model_is_diagnosed_with_a_text() {
     for words in ["stories260K: prenorm, 5 blocks", "norm growth", "dearest", "activations"] {
         assert!(said.stdout.contains(words), "no {words:?} in {}", said.stdout);
     }
+    // The sentences of the page come first.
+    let page = fs::read_to_string(out.join("index.html")).unwrap();
+    let headline = said.stdout.lines().nth(1).unwrap().trim().trim_end_matches('.');
+    assert!(headline.starts_with("Every block is needed: without block"), "{headline}");
+    assert!(page.contains(&format!("<h1>{headline}</h1>")), "{headline}");
+    for words in ["hadal prune plan", "5 blocks", "story.txt", "id=\"removal-loss\""] {
+        assert!(page.contains(words), "no {words:?} on the page");
+    }
+    assert!(!page.contains("id=\"removal-perplexity\""), "nothing is shown twice");
     assert!(said.stderr.contains("figures are in"), "{}", said.stderr);
+    assert!(said.stderr.contains("JSON, CSV, SVG and PNG"), "{}", said.stderr);
+    assert!(said.stderr.trim_end().lines().last().unwrap().contains("index.html"));
     let figures = names(&out, "json");
     assert_eq!(figures, names(&out, "csv"));
     for name in ["angular-distance", "attention-sink", "removal-perplexity", "gradient-rms"] {
@@ -139,4 +150,74 @@ fn weights_that_are_no_numbers_are_refused() {
     });
     let out = folder.path().join("out");
     run(&mut diagnose(model.path(), &text, &out)).refused(1, &["down_proj", "NaN"]);
+}
+
+/// Everything in a folder, with what is in its folders.
+fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(tree(&path)),
+            false => found.push((path.clone(), fs::read(&path).unwrap())),
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_found() {
+    let (folder, text) = folder();
+    let out = folder.path().join("out");
+    let diagnose = || diagnose(&stories(), &text, &out);
+    run(&mut diagnose()).succeeded();
+    let expected = tree(&out);
+    fs::remove_dir_all(&out).unwrap();
+    let killed = diagnose().env("HADAL_FAULT", "kill:write progress.json#3").output().unwrap();
+    assert!(!killed.status.success());
+    assert!(out.join("about/progress.json").exists());
+    let said = run(&mut diagnose()).succeeded().stderr;
+    assert!(said.contains("goes on; done before: output, writes"), "{said}");
+    assert!(!said.contains("output, writes, distance, activations, sink done"), "{said}");
+    assert_eq!(tree(&out), expected);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused_before_anything_is_read() {
+    let (folder, text) = folder();
+    let taken = folder.path().join("taken");
+    fs::write(&taken, "mine").unwrap();
+    // The model is no model, which would be found out next.
+    let broken = folder.path().join("broken.gguf");
+    fs::write(&broken, "no model").unwrap();
+    for out in [taken.clone(), taken.join("below")] {
+        let said = run(&mut diagnose(&broken, &text, &out));
+        said.refused(2, &["cannot write", "taken"]);
+        assert!(!said.stderr.contains("broken"), "{}", said.stderr);
+    }
+    assert_eq!(fs::read_to_string(&taken).unwrap(), "mine");
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_take() {
+    let (folder, text) = folder();
+    let out = folder.path().join("out");
+    let said = run(diagnose(&stories(), &text, &out).arg("--dry-run")).succeeded().stdout;
+    for words in ["stories260K: output, gradients", "passes over", "tokens; about", "B of memory"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    assert!(!out.exists());
+    let plans = |only: &str| -> Value {
+        let mut command = diagnose(&stories(), &text, &out);
+        let said = run(command.args(["--dry-run", "--json", "--only", only])).succeeded();
+        serde_json::from_str(&said.stdout).unwrap()
+    };
+    // Five blocks, three parts each, the whole, and the pass that all diagnostics watch.
+    let removal = &plans("removal")[0];
+    assert_eq!(removal["passes"], 17, "{removal}");
+    assert_eq!(removal["diagnostics"], serde_json::json!(["removal"]));
+    let gradients = &plans("gradients")[0];
+    assert_eq!(gradients["passes"], 2, "{gradients}");
+    assert!(gradients["memory"].as_f64().unwrap() > 1e6, "{gradients}");
 }

@@ -257,3 +257,69 @@ fn a_model_of_256_bytes_has_no_begin_token() {
     let model = byte_model(256, |_| ());
     generate(model.path(), &["--prompt", ""]).refused(2, &["the prompt is empty", "give a prompt"]);
 }
+
+#[test]
+fn a_model_of_a_generated_task_says_that_it_has_no_text() {
+    let run = TempDir::new().unwrap();
+    let model = byte_model(300, |_| ());
+    let inside = run.path().join("model");
+    fs::create_dir(&inside).unwrap();
+    for name in [CONFIG, WEIGHTS] {
+        fs::copy(model.path().join(name), inside.join(name)).unwrap();
+    }
+    fs::write(run.path().join("config.toml"), "[data.generated]\ntask = \"khop\"\n").unwrap();
+    for path in [run.path(), &inside] {
+        for named in [&[][..], &["--tokenizer", "bytes"]] {
+            let said = generate(path, &[&["--prompt", "hi"], named].concat());
+            said.refused(1, &["trained on the generated task khop", "no text", "hadal diagnose"]);
+            assert!(!said.stderr.contains("copy the model's tokenizer"), "{}", said.stderr);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_model_is_told_what_it_is() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    };
+    let run = folder.path().join("run");
+    fs::create_dir(&run).unwrap();
+    fs::write(run.join("config.toml"), "[model]\n").unwrap();
+    for (path, what) in [
+        (file("story.txt", "Once é".as_bytes()), "a text file"),
+        (file("Cargo.toml", b"[package]\n"), "a text file"),
+        (file("run.toml", b"[model]\nd_model = 1\n"), "the settings of a run"),
+        (file("suite.toml", b"[model]\n[[variant]]\n"), "the settings of a suite"),
+        (file("a.safetensors", b"\x08\0\0\0\0\0\0\0{}"), "weights alone"),
+        (file("config.json", b"{}"), "one file of a model"),
+        (file("model.bin", b"GGUF\x03\0\0\0"), "GGUF file under another name"),
+        (file("data.bin", b"\xff\0\x01"), "does not know"),
+        (file("empty", b""), "an empty file"),
+        (run, "no finished model"),
+    ] {
+        let said = generate(&path, &["--prompt", "x"]);
+        let name = path.display().to_string();
+        said.refused(1, &[&name, what, "A model is a directory", ".gguf"]);
+    }
+}
+
+#[test]
+fn bytes_for_a_model_of_other_tokens_are_refused() {
+    let bytes = ["--prompt", "x", "--tokenizer", "bytes"];
+    let reasons = ["does not fit", "512 tokens", "SentencePiece's BPE", "leave --tokenizer out"];
+    generate(&stories(), &bytes).refused(2, &reasons);
+    let copy = copy_of(&stories());
+    fs::remove_file(copy.path().join("tokenizer.json")).unwrap();
+    // Nothing says that these are no bytes: 512 is what 257 may be padded to.
+    generate(copy.path(), &[&bytes[..], &["-n", "1"]].concat()).succeeded();
+    let model = byte_model(2000, |_| ());
+    generate(model.path(), &bytes).refused(2, &["does not fit", "--tokenizer FILE"]);
+    // A tokenizer of other tokens may be meant.
+    let named = stories().join("tokenizer.json").display().to_string();
+    let said = generate(model.path(), &["--prompt", "x", "-n", "1", "--tokenizer", &named]);
+    let said = said.succeeded().stderr;
+    assert!(said.contains("warning: ") && said.contains("512 tokens"), "{said}");
+}

@@ -80,7 +80,12 @@ fn a_directory_its_json_and_the_same_in_toml_are_one_model() {
         let folder = TempDir::new().unwrap();
         let toml = folder.path().join("model.toml");
         fs::write(&toml, as_toml(&read_json(&json))).unwrap();
-        let expected = report(&directory, &[]);
+        let mut expected = report(&directory, &[]);
+        assert!(expected["stored"]["bytes"].as_u64().unwrap() > 0);
+        // Settings alone store nothing and have no tokenizer.
+        for absent in ["stored", "tokenizer_kind", "tokenizer_tokens"] {
+            expected[absent] = Value::Null;
+        }
         assert_eq!(report(&json, &[]), expected, "{name}");
         assert_eq!(report(&toml, &[]), expected, "{name}");
     }
@@ -166,7 +171,7 @@ fn impossible_models_are_refused_with_the_reason() {
         (json!({"mlp": "gelu"}), "unknown variant `gelu`"),
         (json!({"n_layer": 3}), "unknown field `n_layer`"),
         (json!({"model_type": "gpt"}), "gpt"),
-        (json!({"residual": {"kind": "prenrom"}}), "unknown variant `prenrom`"),
+        (json!({"residual": {"kind": "prenrom"}}), "did you mean prenorm?"),
         (json!({"residual": {"kind": "mgr", "steams": 4}}), "unknown field `steams`"),
         (json!({"residual": {"streams": 4}}), "missing field `kind`"),
         (json!({"residual": {"kind": "mgr", "streams": 6}}), "Eq. 14 has no initial gate"),
@@ -214,9 +219,78 @@ fn a_trained_model_needs_no_initial_gate() {
 #[test]
 fn what_is_no_config_is_named() {
     let weights = golden("prenorm").join(WEIGHTS);
-    inspect(&weights, &[]).refused(2, &[&weights.display().to_string(), "not valid JSON"]);
+    inspect(&weights, &[]).refused(2, &[&weights.display().to_string(), "weights alone"]);
     inspect(Path::new("nowhere"), &[]).refused(2, &["cannot read nowhere: No such file"]);
     inspect(Path::new("nowhere.toml"), &[]).refused(2, &["nowhere.toml", "No such file"]);
     let empty = TempDir::new().unwrap();
     inspect(empty.path(), &[]).refused(2, &["config.json: No such file"]);
+}
+
+#[test]
+fn the_sheet_shows_shape_types_bytes_tokenizer_and_template() {
+    let text = inspect(&stories(), &[]).succeeded().stdout;
+    for part in [
+        "blocks           5",
+        "width            64, MLP 172",
+        "heads            8 of 8",
+        "key heads        4",
+        "vocabulary       512",
+        "context          512",
+        "on disk          1.04 MB, f32",
+        "in memory        1.04 MB, f32",
+        "keys and values  1.28 kB per token, 655.36 kB at full context",
+        "tokenizer        SentencePiece's BPE, 512 tokens",
+        "chat template    none",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let json = report(&stories(), &[]);
+    assert_eq!(json["stored"]["types"], json!([["f32", 260_032]]));
+    assert_eq!(json["memory_bytes"], 4 * 260_032);
+    assert_eq!(
+        json["kv_bytes_at_full_context"],
+        512 * json["kv_bytes_per_token"].as_u64().unwrap()
+    );
+    assert_eq!(json["tokenizer_tokens"], 512);
+    let copy = copy_of(&stories());
+    fs::write(copy.path().join("chat_template.jinja"), "{{ messages }}").unwrap();
+    assert_eq!(report(copy.path(), &[])["chat_template"], true);
+}
+
+#[test]
+fn import_prints_the_same_sheet() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("stories");
+    let said = run(command("import").arg(stories()).arg("--out").arg(&out)).succeeded().stdout;
+    let inspected = inspect(&out, &[]).succeeded().stdout;
+    assert!(said.contains("chat template") && inspected.starts_with(&said), "{said}\n{inspected}");
+}
+
+#[test]
+fn settings_of_runs_and_suites_are_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let micro = root.join("configs/micro.toml");
+    let said = inspect(&micro, &[]).succeeded();
+    for part in ["blocks           6", "width            128, MLP 512", "settings alone", "mgr"] {
+        assert!(said.stdout.contains(part), "no {part:?} in\n{}", said.stdout);
+    }
+    assert!(said.stderr.contains("the data decides the vocabulary"), "{}", said.stderr);
+    let json = report(&micro, &[]);
+    assert_eq!(json["config"]["max_seq_len"], 128);
+    assert_eq!(json["notes"].as_array().unwrap().len(), 1);
+    // A task knows its vocabulary and its length.
+    let nano = report(&root.join("configs/nano.toml"), &[]);
+    assert_eq!(nano["notes"], json!([]));
+    assert_eq!(nano["config"]["n_layers"], 4);
+    let suite = report(&root.join("configs/suites/depth-sweep.toml"), &["--residual", "mgr"]);
+    assert_eq!(suite["residual"], "mgr:streams=4,gate=competitive");
+    assert!(suite["notes"][0].as_str().unwrap().contains("a suite"), "{}", suite["notes"]);
+    // A run that has not finished.
+    let folder = TempDir::new().unwrap();
+    fs::copy(&micro, folder.path().join("config.toml")).unwrap();
+    let notes = report(folder.path(), &[])["notes"].to_string();
+    assert!(notes.contains("no finished model"), "{notes}");
+    let wrong = folder.path().join("wrong.toml");
+    fs::write(&wrong, "[model]\nd_model = 8\nwidth = 1\n").unwrap();
+    inspect(&wrong, &[]).refused(2, &["wrong.toml", "width"]);
 }

@@ -1,6 +1,7 @@
 //! The command line as its users meet it: every test starts the real binary.
 
 mod bench;
+mod chat;
 mod data;
 mod diagnose;
 mod faults;
@@ -11,21 +12,31 @@ mod hub;
 mod import;
 mod inspect;
 mod integrity;
+mod memory;
+mod new;
 mod parity;
 mod perplexity;
 mod pipes;
 mod policies;
 mod prune;
+mod python;
 mod report;
+mod runs;
+mod serve;
 mod skip;
 mod support;
+mod terminal;
+#[cfg(unix)]
+mod tools;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{command, run};
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 20] = [
+    "runs",
+    "chat",
     "perplexity",
     "policies",
     "parity",
@@ -42,6 +53,8 @@ const COMMANDS: [&str; 16] = [
     "prune",
     "export",
     "verify",
+    "new",
+    "man",
 ];
 
 #[test]
@@ -56,17 +69,24 @@ fn completions_name_every_command() {
 }
 
 #[test]
-fn help_and_version_are_answers_and_a_bare_hadal_is_a_question() {
+fn help_and_version_are_answers_and_a_bare_hadal_shows_where_to_begin() {
     for name in COMMANDS {
         let help = run(command(name).arg("--help")).succeeded();
         assert!(help.stdout.contains("Usage: hadal"), "{}", help.stdout);
         assert_eq!(help.stderr, "");
     }
     let version = run(&mut command("--version")).succeeded().stdout;
-    assert_eq!(version.trim(), concat!("hadal ", env!("CARGO_PKG_VERSION")));
-    let bare = run(&mut Command::new(env!("CARGO_BIN_EXE_hadal")));
-    assert_eq!(bare.code, 2);
-    assert!(bare.stderr.contains("Commands:"), "{}", bare.stderr);
+    assert!(version.starts_with(concat!("hadal ", env!("CARGO_PKG_VERSION"), " (")), "{version}");
+    assert!(version.contains("commit") && version.trim().ends_with(" kernels)"), "{version}");
+    assert_eq!(run(&mut command("-V")).succeeded().stdout, version);
+    let portable = run(command("--version").env("HADAL_PORTABLE", "1")).succeeded().stdout;
+    assert!(portable.contains("portable kernels"), "{portable}");
+    let bare = run(&mut Command::new(env!("CARGO_BIN_EXE_hadal"))).succeeded();
+    assert_eq!(bare.stderr, "");
+    assert_eq!(bare.stdout.lines().filter(|line| line.starts_with("  hadal ")).count(), 5);
+    assert!(bare.stdout.contains("hadal --help"), "{}", bare.stdout);
+    let help = run(&mut command("--help")).succeeded().stdout;
+    assert!(help.contains("Look into a model:\n  diagnose"), "{help}");
     run(&mut command("inspekt")).refused(2, &["inspekt", "inspect"]);
 }
 

@@ -118,7 +118,10 @@ fn a_full_disk_is_a_failure_and_not_a_silence() {
 pub(crate) fn on_a_terminal(arguments: &str, no_color: bool) -> Option<String> {
     let mut command = Command::new("script");
     command.args(["-qec", &format!("{} {arguments}", env!("CARGO_BIN_EXE_hadal")), "/dev/null"]);
-    command.env_remove("NO_COLOR").stdin(std::process::Stdio::null());
+    command.stdin(std::process::Stdio::null()).env("TERM", "xterm-256color");
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+        command.env_remove(name);
+    }
     if no_color {
         command.env("NO_COLOR", "1");
     }

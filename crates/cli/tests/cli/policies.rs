@@ -116,14 +116,15 @@ fn what_is_no_policy_is_refused_with_the_reason() {
     let known = kinds().join(", ");
     for (text, reason) in [
         ("prenrom", known.as_str()),
+        ("mrg", "did you mean mgr?"),
         ("", known.as_str()),
-        ("MGR", "unknown residual policy `MGR`"),
-        ("mgr:steams=4", "unknown field `steams`"),
+        ("MGR", "unknown residual policy `MGR`; did you mean mgr?"),
+        ("mgr:steams=4", "unknown field `steams`; did you mean streams?"),
         ("mgr:streams", "`streams` is not a setting"),
         ("mgr:streams=-1", "-1"),
-        ("mgr:streams=99999999999999999999999", "expected usize"),
+        ("mgr:streams=99999999999999999999999", "write a whole number"),
         ("mgr:streams=4,streams=4", "`streams` is set twice"),
-        ("mgr:gate=open", "expected `independent` or `competitive`"),
+        ("mgr:gate=open", "known are independent, competitive"),
         ("nag:skip_threshold=nan", "nan"),
         ("prenorm:streams=2", "unknown field `streams`"),
     ] {

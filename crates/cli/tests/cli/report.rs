@@ -41,7 +41,7 @@ fn a_report_is_written_with_its_figures_and_says_what_it_found() {
 }
 
 #[test]
-fn runs_of_other_data_are_refused_and_damage_is_told_of() {
+fn runs_of_other_data_stand_apart_and_damage_is_told_of() {
     let folder = TempDir::new().unwrap();
     let runs = [a_run(folder.path(), "prenorm", 2.0), a_run(folder.path(), "mgr", 1.5)];
     let page = folder.path().join("r.html");
@@ -51,13 +51,29 @@ fn runs_of_other_data_are_refused_and_damage_is_told_of() {
     for (run, data) in runs.iter().zip(["one", "two"]) {
         fs::write(run.join("run.json"), format!("{{\"data\": \"{data}\"}}")).unwrap();
     }
-    report().refused(2, &["prenorm (data one); mgr (data two)", "report on them separately"]);
+    let said = report().succeeded().stdout;
+    assert!(said.starts_with("Two answers, since these runs cannot all be compared\n- "), "{said}");
+    assert!(!said.contains("lowest") && !said.contains("better"), "{said}");
     for run in &runs {
         fs::write(run.join("run.json"), "{\"data\": \"one\"}").unwrap();
     }
     fs::write(runs[1].join("samples.jsonl"), "not JSON\n").unwrap();
     let said = report().succeeded().stderr;
     assert_eq!(said, "note: samples.jsonl of mgr: 1 line cannot be read and is left out.\n");
+}
+
+/// As many as `hadal serve` lists.
+#[test]
+fn suites_below_a_folder_are_part_of_its_report() {
+    let folder = TempDir::new().unwrap();
+    a_run(folder.path(), "lns", 2.0);
+    let suite = folder.path().join("mine");
+    a_run(&suite.join("runs"), "prenorm", 2.0);
+    a_run(&suite.join("runs"), "mgr", 1.5);
+    fs::write(suite.join("suite.json"), "{}").unwrap();
+    let page = folder.path().join("r.html");
+    let said = run(command("report").arg(folder.path()).arg("-o").arg(&page)).succeeded().stdout;
+    assert!(said.contains("of 2 runs of the suite mine, 1 beside"), "{said}");
 }
 
 #[test]

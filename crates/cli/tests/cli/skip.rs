@@ -105,7 +105,22 @@ fn a_sweep_is_a_table_and_figures() {
     {
         assert!(out.join(file).is_file(), "{file}");
     }
-    let json = run(command.arg("--json")).succeeded().json();
+    assert!(said.stderr.contains("sweep.html"), "{}", said.stderr);
+    let page = fs::read_to_string(out.join("sweep.html")).unwrap();
+    let answer = page.split("<h1>").nth(1).unwrap().split("</h1>").next().unwrap();
+    assert!(answer.starts_with("Skipping ") && answer.contains("the loss is"), "{answer}");
+    assert!(page.contains("hadal skip calibrate") && page.contains("of text.txt"));
+    let mut dry = skip("sweep", &bench.at("run"));
+    dry.args(["--rates", "0,0.3", "--dry-run", "--data"]).arg(bench.at("text.txt"));
+    let said = run(&mut dry).succeeded().stdout;
+    for words in ["passes ", "time ", "memory "] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    let mut dry = skip("calibrate", &bench.at("run"));
+    let found = run(dry.args(["--rate", "0.2", "--dry-run", "--json"])).succeeded().json();
+    assert!(found["passes"][0].as_u64() < found["passes"][1].as_u64(), "{found}");
+    run(&mut command).refused(2, &["sweep exists already", "-o other", "--force"]);
+    let json = run(command.args(["--json", "--force"])).succeeded().json();
     let points = json["points"].as_array().unwrap();
     assert_eq!(points.len(), 2);
     assert_eq!(points[0]["prefill"]["flop_ratio"], 1.0);

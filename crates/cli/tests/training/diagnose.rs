@@ -69,3 +69,33 @@ fn a_run_whose_text_is_gone_says_so_and_takes_another() {
     finish(command.arg(&run)).refused(2, &["data"]);
     finish(command.arg("--data").arg(&moved)).succeeded();
 }
+
+#[test]
+fn an_interrupted_diagnosis_says_what_is_saved_and_how_to_go_on() {
+    let directory = temporary();
+    let run = directory.path().join("run");
+    let settings = ["train.steps=2", "eval.batches=1"];
+    finish(on_task(&run, &settings).args(["--residual", "prenorm"])).succeeded();
+    let diagnosis = run.join("diagnosis");
+    // Far more passes than can be made before the signal comes.
+    let diagnose = |more: &[&str]| {
+        let mut command = hadal(&["diagnose", "--batches", "60"]);
+        command.arg(&run).args(more);
+        command
+    };
+    let progress = diagnosis.join("about/progress.json");
+    let ended = signalled(&mut diagnose(&[]), "-INT", || progress.exists());
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    for words in
+        ["stopped; saved in", "output, writes", "go on with: hadal diagnose", "--batches 60"]
+    {
+        assert!(ended.stderr.contains(words), "no {words:?} in {}", ended.stderr);
+    }
+    // What is saved is there at once, and the rest stays.
+    let ended = finish(&mut diagnose(&["--only", "output,sink"])).succeeded();
+    assert!(ended.stderr.contains("goes on; done before: output"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("sink done"), "{}", ended.stderr);
+    assert!(diagnosis.join("index.html").exists() && progress.exists());
+    let other = finish(&mut diagnose(&["--only", "writes", "--without", "0"])).succeeded();
+    assert!(other.stderr.contains("it was of other settings: begins anew"), "{}", other.stderr);
+}

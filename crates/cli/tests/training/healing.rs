@@ -1,8 +1,9 @@
 //! Training that continues from a model: the healing of a cut one.
 
 use crate::support::*;
+use serde_json::json;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A model trained for a few steps on the task.
 fn model(place: &Path) -> std::path::PathBuf {
@@ -15,7 +16,8 @@ fn model(place: &Path) -> std::path::PathBuf {
 fn healing(from: &Path, out: &Path, settings: &[&str]) -> std::process::Command {
     let mut command = hadal(&["train", "--from"]);
     command.arg(from).arg("--out").arg(out);
-    set(&mut command, &["data.generated.length=24", "train.batch=2", "train.steps=6"]);
+    set(&mut command, &["data.generated.task=khop", "data.generated.length=24"]);
+    set(&mut command, &["train.batch=2", "train.steps=6"]);
     set(&mut command, settings);
     command
 }
@@ -56,5 +58,91 @@ fn settings_of_another_model_are_refused() {
     refused(&["data.generated.length=500"]).refused(2, &["max_seq_len"]);
     let missing = directory.path().join("missing");
     finish(&mut healing(&missing, &out, &[])).refused(2, &["--from", "missing"]);
+    assert!(!out.exists());
+}
+
+fn stories() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/stories260K")
+}
+
+/// The model of stories without its block 2, and a text that the whole model wrote, in its tokens.
+fn cut_and_text(place: &Path) -> (PathBuf, PathBuf) {
+    let (cut, source, data) = (place.join("cut"), place.join("text.jsonl"), place.join("text"));
+    let mut command = hadal(&["prune", "apply"]);
+    finish(command.arg(stories()).args(["--blocks", "2", "--out"]).arg(&cut)).succeeded();
+    let write = |seed: u64| {
+        let mut command = hadal(&["generate", "--prompt", "", "-n", "400", "-t", "1", "--seed"]);
+        let text = finish(command.arg(seed.to_string()).arg(stories())).succeeded().stdout;
+        format!("{}\n", json!({ "text": text }))
+    };
+    fs::write(&source, (0..24).map(write).collect::<String>()).unwrap();
+    let mut command = hadal(&["data", "prepare", "--tokenizer"]);
+    finish(command.arg(&cut).arg(&source).arg("--out").arg(&data)).succeeded();
+    (cut, data)
+}
+
+fn documented(cut: &Path, data: &Path, out: &Path, steps: u64) -> std::process::Command {
+    let mut command = hadal(&["train", "--from"]);
+    command.arg(cut).args(["--set", &format!("data.train={}", data.display())]);
+    command.args(["--set", &format!("train.steps={steps}"), "--out"]).arg(out);
+    command
+}
+
+#[test]
+fn the_documented_command_heals_a_cut_model_and_says_so() {
+    let directory = temporary();
+    let (cut, data) = cut_and_text(directory.path());
+    let out = directory.path().join("healed");
+    let ended = finish(&mut documented(&cut, &data, &out, 12)).succeeded();
+    let said = ended.stderr;
+    let line = said.lines().find(|line| line.starts_with("held-out perplexity")).unwrap();
+    let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers[1] < 0.9 * numbers[0] && line.ends_with("% lower)"), "{line}");
+    // Where the length comes from, and how often a small text is read.
+    assert!(said.contains("sequences of") && said.contains("the model's context is 512"), "{said}");
+    let config = fs::read_to_string(out.join("config.toml")).unwrap();
+    for setting in ["seq_len = ", "hidden = \"adamw\"", "lr = 0.001\n", "warmup_steps = 1\n"] {
+        assert!(config.contains(setting), "{setting}: {config}");
+    }
+    // Both measurements are in the metrics, the first one of the model as it was.
+    let evaluations: Vec<_> =
+        curve(&out).into_iter().filter(|line| line["kind"] == "eval").collect();
+    assert_eq!(evaluations[0]["step"], 0);
+    assert_eq!(evaluations.last().unwrap()["step"], 12);
+    let first = evaluations[0]["perplexity"].as_f64().unwrap();
+    assert!((first - numbers[0]).abs() < 1e-3, "{first}: {line}");
+
+    // What the user says is done, and what came of it is said plainly.
+    let harmed = directory.path().join("harmed");
+    let mut command = documented(&cut, &data, &harmed, 12);
+    set(&mut command, &["optimizer.adamw.lr=0.3", "train.seq_len=32", "train.batch=3"]);
+    let said = finish(&mut command).succeeded().stderr;
+    assert!(said.contains("warning: the model got worse: held-out perplexity"), "{said}");
+    let config = fs::read_to_string(harmed.join("config.toml")).unwrap();
+    assert!(config.contains("lr = 0.3\n") && config.contains("seq_len = 32\n"), "{config}");
+
+    // A small text is read often.
+    let mut command = documented(&cut, &data, &out, 1000);
+    let said = finish(command.arg("--dry-run")).succeeded();
+    assert!(said.stdout.contains(" epochs)"), "{}", said.stdout);
+    assert!(said.stderr.contains("times; more text or fewer steps"), "{}", said.stderr);
+}
+
+#[test]
+fn text_in_other_tokens_than_the_models_is_refused() {
+    let directory = temporary();
+    let (bytes, out) = (directory.path().join("bytes"), directory.path().join("out"));
+    prepare(&bytes, &words(400), &[]);
+    let words =
+        ["another tokenizer", "hadal data prepare TEXT --tokenizer", "stories260K --out DIR"];
+    finish(&mut documented(&stories(), &bytes, &out, 3)).refused(2, &words);
+    finish(documented(&stories(), &bytes, &out, 3).arg("--dry-run")).refused(2, &words);
+    let text = bytes.with_extension("jsonl");
+    let mut command = documented(&stories(), &text, &out, 3);
+    finish(&mut command)
+        .refused(2, &["bytes.jsonl --tokenizer", "stories260K --out", "data.train="]);
+    let mut command = hadal(&["train", "--from"]);
+    finish(command.arg(stories()).arg("--out").arg(&out))
+        .refused(2, &["what to learn from", "data.train=DIR", "--tokenizer", "stories260K"]);
     assert!(!out.exists());
 }

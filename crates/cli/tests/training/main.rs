@@ -10,6 +10,8 @@ mod diagnose;
 mod failures;
 mod healing;
 mod kill;
+#[cfg(target_os = "linux")]
+mod live;
 mod pipes;
 mod provenance;
 mod resume;

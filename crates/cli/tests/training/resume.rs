@@ -207,3 +207,22 @@ fn a_folder_without_a_run_and_a_run_at_work_are_refused() {
     send("-INT", &child);
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
 }
+
+/// Defect 16: the summary is that of the run, not of the last process.
+#[test]
+fn the_summary_of_a_resumed_run_begins_with_its_first_step() {
+    let directory = temporary();
+    let [whole, parts] = ["whole", "parts"].map(|name| directory.path().join(name));
+    let settings = ["train.steps=40", "train.accumulate=4"];
+    let summary = |said: &str| {
+        said.lines().find(|line| line.starts_with("training loss")).map(str::to_owned).unwrap()
+    };
+    let expected = summary(&finish(&mut on_task(&whole, &settings)).succeeded().stderr);
+    let ended = signalled(&mut on_task(&parts, &settings), "-INT", || {
+        lines(&parts.join("metrics.jsonl")) >= 2
+    });
+    if ended.code == Some(130) {
+        let said = finish(&mut resume(&parts)).succeeded().stderr;
+        assert_eq!(summary(&said), expected);
+    }
+}

@@ -54,8 +54,12 @@ fn impossible_lengths_of_text_are_refused() {
 fn a_dry_run_prints_what_it_takes_and_creates_nothing() {
     let directory = temporary();
     let run = directory.path().join("run");
-    let printed = finish(on_task(&run, &[]).arg("--dry-run").current_dir(directory.path()));
-    let printed = printed.succeeded().stdout;
+    let dry = |more: &[&str]| {
+        let mut command = on_task(&run, &[]);
+        finish(command.arg("--dry-run").args(more).current_dir(directory.path())).succeeded().stdout
+    };
+    assert!(!dry(&[]).contains("[train]"), "{}", dry(&[]));
+    let printed = dry(&["--show-config"]);
     for word in ["[train]", "d_model = 16", "parameters", "FLOPs", "memory", "time", "steps"] {
         assert!(printed.contains(word), "{word}: {printed}");
     }
@@ -74,7 +78,7 @@ fn presets_resolve_to_the_numbers_of_the_papers() {
         ("m", 24, 1024, 8, "0.002", "0.006"),
         ("l", 36, 1280, 10, "0.001", "0.004"),
     ] {
-        let mut command = hadal(&["train", "--preset", name, "--dry-run"]);
+        let mut command = hadal(&["train", "--preset", name, "--dry-run", "--show-config"]);
         set(&mut command, &[&format!("data.train={}", data.display())]);
         let printed = finish(&mut command).succeeded().stdout;
         for line in [
@@ -148,7 +152,7 @@ fn validation_text_counts_wherever_it_is_named() {
     prepare(&other, &words(300), &[]);
     let settings =
         [format!("data.validation={}", other.display()), format!("data.train={}", data.display())];
-    let mut command = hadal(&["train", "--preset", "micro", "--dry-run"]);
+    let mut command = hadal(&["train", "--preset", "micro", "--dry-run", "--show-config"]);
     set(&mut command, &[&settings[0], &settings[1]]);
     let printed = finish(&mut command).succeeded().stdout;
     assert!(printed.contains("validation = "), "{printed}");
@@ -160,7 +164,9 @@ fn a_folder_that_holds_a_run_is_never_overwritten() {
     let run = directory.path().join("run");
     finish(&mut on_task(&run, &["train.steps=3"])).succeeded();
     let before = model(&run);
-    finish(&mut on_task(&run, &["train.steps=4"])).refused(2, &["already holds a run", "--resume"]);
+    let refused = finish(&mut on_task(&run, &["train.steps=4"]));
+    let refused = refused.refused(2, &["already holds a run", "--resume"]);
+    assert_eq!(refused.stderr.lines().count(), 1, "nothing but the reason: {}", refused.stderr);
     assert!(model(&run) == before);
 }
 
@@ -181,4 +187,86 @@ fn the_seed_decides_the_bits() {
     // Nothing is promised across thread counts; it is worth knowing.
     let alone = trained(&directory.path().join("d"), "1", "1") == first;
     println!("one thread and two give {} bits", if alone { "the same" } else { "other" });
+}
+
+/// Defect 4: a preset whose data is the user's trained on something else instead.
+#[test]
+fn presets_and_the_dial_without_data_are_refused() {
+    let directory = temporary();
+    for start in [["--preset", "micro"], ["--preset", "small"], ["--depth", "2"]] {
+        for more in [&["--dry-run"][..], &[]] {
+            let mut command = hadal(&["train"]);
+            command.args(start).args(more).current_dir(directory.path());
+            finish(&mut command)
+                .refused(2, &["what to learn from", "hadal data prepare TEXT", "data.train=DIR"]);
+        }
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// Defect 19.
+#[test]
+fn a_text_in_place_of_prepared_data_is_told_apart() {
+    let directory = temporary();
+    fs::write(directory.path().join("book.txt"), words(400)).unwrap();
+    for (name, more) in [("micro", &["--dry-run"][..]), ("micro", &[]), ("s", &["--dry-run"])] {
+        let mut command = hadal(&["train", "--preset", name, "--set", "data.train=book.txt"]);
+        command.args(more).current_dir(directory.path());
+        let words = ["hadal data prepare book.txt --out book`", "data.train=book"];
+        finish(&mut command).refused(2, &words);
+    }
+    let mut command = hadal(&["data", "stats", "book.txt"]);
+    finish(command.current_dir(directory.path()))
+        .refused(2, &["is a file", "hadal data prepare book.txt --out book"]);
+}
+
+#[test]
+fn mistakes_are_told_in_words() {
+    let directory = temporary();
+    let run = directory.path().join("run");
+    for (setting, words) in [
+        ("train.step=100", ["train: unknown field `step`", "did you mean steps?"]),
+        ("steps=100", ["unknown field `steps`", "known are seed"]),
+        ("train.steps=abc", ["train.steps: \"abc\"", "a whole number"]),
+        ("residual.streams=eight", ["residual", "a whole number"]),
+        ("optimizer.adamw.lr=fast", ["optimizer.adamw.lr: \"fast\"", "a number"]),
+    ] {
+        let said = finish(&mut on_task(&run, &[setting])).refused(2, &words).stderr;
+        assert!(
+            !said.contains("u64") && !said.contains("usize") && !said.contains("f64"),
+            "{said}"
+        );
+    }
+    let mut command = hadal(&["train", "--dry-run", "--residual", "mgr:streams=eight"]);
+    finish(&mut command).refused(2, &["streams", "a whole number"]);
+}
+
+#[test]
+fn a_run_begins_with_one_line_and_can_show_all_settings() {
+    let directory = temporary();
+    let [short, long] = ["short", "long"].map(|name| directory.path().join(name));
+    let said = finish(&mut on_task(&short, &["train.steps=2"])).succeeded().stderr;
+    let line = said.lines().next().unwrap();
+    for word in
+        ["2 blocks of 16", "parameters", "mgr", "khop", "2 steps of 2 x 24 tokens", "muon 0.02"]
+    {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    assert!(!said.contains("[train]") && said.contains("config.toml"), "{said}");
+    let mut command = on_task(&long, &["train.steps=2"]);
+    let said = finish(command.arg("--show-config")).succeeded().stderr;
+    assert!(said.contains("[train]") && said.contains("d_model = 16"), "{said}");
+}
+
+/// Defect 18: small data is read often, and that is said.
+#[test]
+fn epochs_are_said_before_a_run_starts() {
+    let directory = temporary();
+    let (data, run) = (directory.path().join("data"), directory.path().join("run"));
+    prepare(&data, &words(400), &[]);
+    let plan = finish(on_text(&run, &data, &["train.steps=1000"]).arg("--dry-run")).succeeded();
+    assert!(plan.stdout.contains(" epochs)"), "{}", plan.stdout);
+    assert!(plan.stderr.contains("warning: the data has"), "{}", plan.stderr);
+    let few = finish(on_text(&run, &data, &["train.steps=2"]).arg("--dry-run")).succeeded();
+    assert!(few.stdout.contains("% of the data)") && few.stderr.is_empty(), "{few:?}");
 }

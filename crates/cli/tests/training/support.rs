@@ -102,19 +102,14 @@ impl Ended {
         ended
     }
 
-    /// The messages after the settings.
-    fn end(&self) -> &str {
-        self.stderr.split_once("\n# ").map_or(&self.stderr, |(_, end)| end)
-    }
-
     pub(crate) fn succeeded(self) -> Self {
-        assert_eq!(self.code, Some(0), "{}", self.end());
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
         self
     }
 
     /// One message, with this exit code, that holds these words.
     pub(crate) fn refused(self, code: i32, words: &[&str]) -> Self {
-        assert_eq!(self.code, Some(code), "{}", self.end());
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
         let errors = self.stderr.lines().filter(|line| line.starts_with("error")).count();
         assert_eq!(errors, 1, "one message: {}", self.stderr);
         let (_, message) = self.stderr.split_once("error: ").unwrap();

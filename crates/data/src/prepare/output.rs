@@ -1,10 +1,11 @@
 //! The output directory: its lock, what it already holds, and how it is completed.
 
 use super::reader::Position;
-use crate::encoder::{Encoder, TOKENIZER};
+use crate::encoder::Encoder;
 use crate::error::DataError;
 use crate::manifest::{Manifest, SourceRecord, read_json, write_json};
 use hadal_files::{Action, create_directory, file_error, is_part, write_whole};
+use hadal_tokenizer::TOKENIZER;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -130,8 +131,7 @@ impl Output {
     /// Writes what must exist before the first shard.
     pub(super) fn begin(&self, state: &State, encoder: &Encoder) -> Result<(), DataError> {
         self.save(state)?;
-        if let Some(file) = encoder.file() {
-            let content = hadal_files::read(file)?;
+        if let Some(content) = encoder.content() {
             write_whole(&self.path(TOKENIZER), content)?;
         }
         Ok(())

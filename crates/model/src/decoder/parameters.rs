@@ -17,7 +17,7 @@ impl Decoder {
     /// # Panics
     /// If they cannot be read back from their device.
     pub fn parameters(&self) -> Vec<(String, Vec<f32>)> {
-        self.collect(|tensor| Some(tensor.elements()))
+        self.collect(|tensor| tensor.elements())
     }
 
     /// Every parameter by name, to be read when its turn comes: together they would be a second model in memory.
@@ -25,7 +25,7 @@ impl Decoder {
     /// # Panics
     /// Reading panics if the elements cannot be read back from their device.
     pub fn parameter_readers(&self) -> Vec<(String, ReadParameter)> {
-        self.collect(|tensor| Some(tensor.reader()))
+        self.collect(|tensor| tensor.reader())
     }
 
     /// Changes every parameter's elements by name. They are changed in place, unless a clone of the model or the graph
@@ -41,15 +41,35 @@ impl Decoder {
     }
 
     /// The gradient of every parameter that has one, by name.
-    pub fn gradients(&self, mut gradients: Gradients) -> Vec<(String, Vec<f32>)> {
-        self.collect(|tensor| tensor.gradient(&mut gradients))
+    pub fn gradients(&self, gradients: Gradients) -> Vec<(String, Vec<f32>)> {
+        let mut found = Vec::new();
+        self.each_gradient(gradients, |name, values| found.push((name.to_owned(), values)));
+        found
     }
 
-    fn collect<T>(&self, take: impl FnMut(&dyn AnyTensor) -> Option<T>) -> Vec<(String, T)> {
-        let names = self.declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect();
-        let mut collector = Collector { names, take, found: Vec::new() };
-        self.visit(&mut collector);
-        collector.found
+    /// The same, one after another, so that each can be dropped before the next is taken.
+    pub fn each_gradient(&self, mut gradients: Gradients, mut see: impl FnMut(&str, Vec<f32>)) {
+        self.visit(&mut Collector {
+            names: self.names(),
+            take: |name: &str, tensor: &dyn AnyTensor| {
+                if let Some(values) = tensor.gradient(&mut gradients) {
+                    see(name, values);
+                }
+            },
+        });
+    }
+
+    fn collect<T>(&self, take: impl Fn(&dyn AnyTensor) -> T) -> Vec<(String, T)> {
+        let mut found = Vec::new();
+        self.visit(&mut Collector {
+            names: self.names(),
+            take: |name: &str, tensor: &dyn AnyTensor| found.push((name.to_owned(), take(tensor))),
+        });
+        found
+    }
+
+    fn names(&self) -> HashMap<u64, &str> {
+        self.declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect()
     }
 }
 
@@ -91,18 +111,15 @@ impl<F: FnMut(&str, &mut [f32])> ModuleMapper for Changer<'_, F> {
     }
 }
 
-struct Collector<'a, F, T> {
+struct Collector<'a, F> {
     names: HashMap<u64, &'a str>,
     take: F,
-    found: Vec<(String, T)>,
 }
 
-impl<T, F: FnMut(&dyn AnyTensor) -> Option<T>> ModuleVisitor for Collector<'_, F, T> {
+impl<F: FnMut(&str, &dyn AnyTensor)> ModuleVisitor for Collector<'_, F> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(name) = self.names.get(&param.id.val())
-            && let Some(values) = (self.take)(&param.val())
-        {
-            self.found.push(((*name).to_owned(), values));
+        if let Some(name) = self.names.get(&param.id.val()) {
+            (self.take)(name, &param.val());
         }
     }
 }

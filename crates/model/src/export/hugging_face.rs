@@ -3,6 +3,7 @@
 use super::names::hugging_face;
 use super::source::Source;
 use super::target::Family;
+use super::vocabulary::byte_tokenizer;
 use super::{ExportError, ExportType, Exported, own_code, rope};
 use crate::model_files::{CHAT_TEMPLATE, GENERATION, Place, TOKENIZER, TOKENIZER_SETTINGS};
 use crate::streamed::{Interrupted, Streamed, write_streamed};
@@ -57,11 +58,11 @@ fn write_all(
 ) -> Result<Exported, ExportError> {
     let mut notes = Vec::new();
     let mut files = tokenizer(source, out)?;
-    if source.vocabulary.is_none() {
-        notes.push(match source.tokenizer {
-            Some(_) => "there is no tokenizer to go with it: bytes are their own token ids".into(),
-            None => "there is no tokenizer to go with it".into(),
-        });
+    if source.tokenizer.is_none() {
+        notes.push(
+            "there is no tokenizer to go with it: feed token ids, AutoTokenizer will not load"
+                .into(),
+        );
     }
     let family = Family::of(&source.config);
     let (architecture, mut config) = match family {
@@ -114,9 +115,11 @@ fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
         }
     }
     let missing = |name: &str| !out.join(name).exists();
-    if let Some(vocabulary) = &source.vocabulary {
+    if source.tokenizer.is_some() {
         if missing(TOKENIZER) {
-            files.push(put(out, TOKENIZER, &vocabulary.json)?);
+            let bytes = byte_tokenizer();
+            let json = source.vocabulary.as_ref().map_or(&bytes, |vocabulary| &vocabulary.json);
+            files.push(put(out, TOKENIZER, json)?);
         }
         if missing(TOKENIZER_SETTINGS) {
             files.push(put(out, TOKENIZER_SETTINGS, &tokenizer_settings(source))?);
@@ -137,7 +140,9 @@ fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
 }
 
 fn tokenizer_settings(source: &Source) -> Value {
-    let text = |id: Option<u32>| id.and_then(|id| source.tokenizer.as_ref()?.token(id));
+    // Bytes have no names besides themselves: transformers would take a name for that token wherever a text has it.
+    let named = source.tokenizer.as_ref().filter(|_| source.vocabulary.is_some());
+    let text = |id: Option<u32>| id.and_then(|id| named?.token(id));
     json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": text(source.begin),

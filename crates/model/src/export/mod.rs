@@ -22,6 +22,7 @@ use hadal_tokenizer::TokenizerError;
 use safetensors::SafeTensorError;
 use source::Source;
 use std::path::{Path, PathBuf};
+pub use vocabulary::byte_tokenizer;
 
 /// What to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

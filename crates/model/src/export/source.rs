@@ -1,6 +1,7 @@
 //! The model that is exported, as it is on disk.
 
 use super::ExportError;
+use super::vocabulary::byte_tokenizer;
 use crate::config::ModelConfig;
 use crate::import::WeightSource;
 use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at};
@@ -39,7 +40,9 @@ impl Source {
         let files = ModelFiles::open(&place)?;
         let places = files.places()?;
         let ModelFiles { config, begin, ends, weights } = files;
-        let vocabulary = Vocabulary::of(&[&place, path])?;
+        // A file that only names bytes says nothing new.
+        let vocabulary =
+            Vocabulary::of(&[&place, path])?.filter(|found| found.json != byte_tokenizer());
         let tokenizer = match &vocabulary {
             Some(Vocabulary { path, json }) => {
                 Some(Tokenizer::from_bytes(path, json.to_string().as_bytes())?)

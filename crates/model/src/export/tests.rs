@@ -219,6 +219,25 @@ fn a_gguf_file_says_everything_that_llama_cpp_asks_for() {
 }
 
 #[test]
+fn a_model_of_bytes_brings_a_tokenizer_and_is_still_one_of_bytes() {
+    let (directory, _) = saved(&ModelConfig { vocab_size: 257, ..config("prenorm") });
+    let at = |name: &str| directory.path().join(name);
+    to_directory(directory.path(), &at("hf")).unwrap();
+    assert_eq!(json_of(&at("hf").join("tokenizer.json")), byte_tokenizer());
+    let settings = json_of(&at("hf").join("tokenizer_config.json"));
+    assert_eq!(settings["tokenizer_class"], "PreTrainedTokenizerFast");
+    // transformers would find the name in texts.
+    assert_eq!(settings["eos_token"], Value::Null);
+    assert_eq!(json_of(&at("hf").join("generation_config.json"))["eos_token_id"], 256);
+    to_gguf(directory.path(), &at("a.gguf")).unwrap();
+    to_gguf(&at("hf"), &at("b.gguf")).unwrap();
+    let tokens = |name: &str| {
+        Gguf::open(&at(name)).unwrap().get::<Vec<String>>("tokenizer.ggml.tokens").unwrap()
+    };
+    assert_eq!(tokens("a.gguf"), tokens("b.gguf"));
+}
+
+#[test]
 fn a_gguf_file_without_a_tokenizer_is_refused() {
     let (directory, _) = saved(&config("prenorm"));
     let out = directory.path().join("out.gguf");

@@ -5,7 +5,7 @@ use super::source::{Source, Vocabulary};
 use crate::model_files::TOKENIZER;
 use hadal_gguf::Metadata;
 use hadal_tokenizer::{GPT2_PATTERN, RULES};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// llama.cpp's kinds of tokens.
@@ -214,6 +214,37 @@ fn pre_tokenizer(json: &Value) -> Option<&'static str> {
 }
 
 /// GPT-2's letter for a byte: itself if it can be seen, or else the next one from U+0100 on.
+/// The byte tokenizer as `tokenizer.json`: each byte is a symbol, and no symbols are merged. The token that ends a text has
+/// no name there, so no text can be taken for it; configs know its number.
+pub fn byte_tokenizer() -> Value {
+    let symbol = |byte: u8| (byte_symbol(byte).to_string(), Value::from(byte));
+    let vocabulary: serde_json::Map<String, Value> = (0..=255).map(symbol).collect();
+    let bytes = json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
+    });
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [],
+        "normalizer": null,
+        "pre_tokenizer": bytes,
+        "post_processor": null,
+        "decoder": bytes,
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "vocab": vocabulary,
+            "merges": [],
+        },
+    })
+}
+
 fn byte_symbol(byte: u8) -> char {
     let visible = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     if visible(byte) {
@@ -226,7 +257,26 @@ fn byte_symbol(byte: u8) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use hadal_tokenizer::Tokenizer;
+
+    #[test]
+    fn bytes_are_the_same_tokens_in_both_forms() {
+        let text = byte_tokenizer().to_string();
+        let file = Tokenizer::from_bytes("tokenizer.json".as_ref(), text.as_bytes()).unwrap();
+        let ours = Tokenizer::bytes();
+        let letters: String =
+            (0..0x3000).chain(0x1f600..0x1f640).filter_map(char::from_u32).collect();
+        for text in ["", " a  b\r\n\t", "<|endoftext|> <s>", "'s 1234 Größe 漢字 🎉", &letters]
+        {
+            let ids = ours.encode(text).unwrap();
+            assert_eq!(file.encode(text).unwrap(), ids);
+            assert_eq!(file.decode(&ids).unwrap(), text);
+        }
+        // Also what is no text.
+        for ids in [(0..=255).collect::<Vec<u32>>(), vec![0xe6, 0xbc, 65, 0xff], vec![0xf0, 0x9f]] {
+            assert_eq!(file.decode(&ids).unwrap(), ours.decode(&ids).unwrap());
+        }
+    }
     use std::collections::HashSet;
 
     #[test]

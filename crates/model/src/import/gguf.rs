@@ -334,6 +334,11 @@ impl WeightSource for GgufModel {
         }
     }
 
+    fn stored_type(&self, name: &str) -> String {
+        let kind = self.file.tensor(name).map(|tensor| tensor.info().kind().name());
+        kind.unwrap_or("unknown").to_lowercase()
+    }
+
     fn floats(&self, name: &str) -> Result<Vec<f32>, Reason> {
         let said = |error: GgufError| error.to_string();
         let tensor = self.file.tensor(name).map_err(said)?;

@@ -47,6 +47,8 @@ pub(crate) trait WeightSource {
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
     /// The type in which its elements can be written without loss.
     fn dtype(&self, name: &str) -> Dtype;
+    /// The name of the type in which it is stored.
+    fn stored_type(&self, name: &str) -> String;
     /// Its elements, all finite.
     fn floats(&self, name: &str) -> Result<Vec<f32>, Reason>;
 }

@@ -165,6 +165,11 @@ impl WeightSource for Shards {
         }
     }
 
+    fn stored_type(&self, name: &str) -> String {
+        let dtype = self.file(name).and_then(|file| file.dtype(name));
+        dtype.map_or_else(|| "unknown".into(), |dtype| dtype.to_string().to_lowercase())
+    }
+
     fn floats(&self, name: &str) -> Result<Vec<f32>, Reason> {
         let Some(file) = self.file(name) else { return Err(format!("missing: {name}")) };
         file.floats(name).map_err(|error| match error {

@@ -4,12 +4,14 @@
 //! without the model that it came from, and so that figures of several runs can be laid over each other.
 
 mod drawable;
+mod look;
 mod overlay;
 pub mod picture;
 pub mod plotly;
 pub mod table;
 
 pub use drawable::{POINTS, drawable, heat_range};
+pub use look::{looks, place_looks, with_looks};
 pub use overlay::{overlay, slug};
 
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,10 @@
 //! Interactive charts: figures as plotly's traces, its script, and the small script that draws and themes them.
 //!
-//! Traces name a colour by number (`meta.colour`); what it looks like, light or dark, is decided in the browser.
+//! Traces name a colour by number (`meta.colour`, or one for each place in `meta.places`); the page has them as custom
+//! properties ([`crate::palette::css`]), light and dark.
 
-use super::{Figure, Line, Marks, Scale, drawable};
+use super::{Figure, Line, Marks, Scale, drawable, looks, place_looks};
+use crate::palette::Look;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
@@ -14,8 +16,8 @@ pub const STYLE: &str = include_str!("../../assets/charts.css");
 /// What charts of one page have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shared<'a> {
-    /// Runs in the order of their colours, so that a run has one colour everywhere.
-    pub labels: &'a [String],
+    /// Runs and policies with their looks ([`crate::palette::named`]), so that each has one colour everywhere.
+    pub looks: &'a [(String, Look)],
     /// The scale of colours of heat maps side by side.
     pub range: Option<(f64, f64)>,
 }
@@ -56,10 +58,13 @@ pub fn html(variants: &[(String, Figure)], shared: Shared<'_>) -> Option<String>
 
 /// A figure as traces and axes.
 pub fn chart(figure: &Figure, shared: Shared<'_>) -> Value {
-    let looks = looks(&figure.marks, shared.labels);
-    let mut look =
-        looks.iter().map(|(colour, variant)| json!({ "colour": colour, "variant": variant }));
-    let mut next = || look.next().unwrap_or_default();
+    let mut looks = looks(&figure.marks, shared.looks).into_iter();
+    let mut next = || match looks.next().flatten() {
+        Some(look) => json!(look),
+        None => json!({ "colour": -1, "variant": 0 }),
+    };
+    let places: Vec<usize> =
+        place_looks(figure, shared.looks).iter().map(|look| look.colour).collect();
     let x_names = names(&figure.x.categories);
     let at = |length: usize| -> Vec<Value> {
         (0..length).map(|i| x_names.get(i).map_or(json!(i), |name| json!(name))).collect()
@@ -68,7 +73,7 @@ pub fn chart(figure: &Figure, shared: Shared<'_>) -> Value {
     match &figure.marks {
         Marks::Lines { series } => {
             for line in series {
-                let meta = if line.dashed { json!({ "colour": -1, "variant": 0 }) } else { next() };
+                let meta = next();
                 traces.extend(band(line, &meta));
                 // A curve of a few points shows them.
                 let mode =
@@ -79,9 +84,13 @@ pub fn chart(figure: &Figure, shared: Shared<'_>) -> Value {
             }
         }
         Marks::Bars { series } => {
-            for bars in series {
+            for (i, bars) in series.iter().enumerate() {
+                let mut meta = next();
+                if !places.is_empty() {
+                    meta = json!({ "colour": -1, "variant": i, "places": places });
+                }
                 let mut trace = json!({ "type": "bar", "name": text(&bars.name),
-                    "x": at(bars.values.len()), "y": bars.values, "meta": next() });
+                    "x": at(bars.values.len()), "y": bars.values, "meta": meta });
                 if let Some(errors) = &bars.errors {
                     trace["error_y"] = json!({ "type": "data", "array": errors, "thickness": 1.2 });
                 }
@@ -159,37 +168,6 @@ fn band(line: &Line, meta: &Value) -> Vec<Value> {
     vec![side(low, "none"), side(high, "tonexty")]
 }
 
-/// A colour and a variant for each measured series: a run has one colour, its series are variants of it.
-pub(super) fn looks(marks: &Marks, labels: &[String]) -> Vec<(usize, usize)> {
-    let names: Vec<&str> = match marks {
-        Marks::Lines { series } => {
-            series.iter().filter(|line| !line.dashed).map(|line| line.name.as_str()).collect()
-        }
-        other => other.names(),
-    };
-    let run = |name: &str| name.split(" · ").next().unwrap_or(name).to_owned();
-    let of_runs = names.iter().any(|name| name.contains(" · "));
-    let mut order: Vec<String> = labels.to_vec();
-    let known = names.iter().all(|name| order.contains(&run(name)));
-    if !known {
-        order.clear();
-    }
-    let mut seen: Vec<usize> = Vec::new();
-    names
-        .iter()
-        .map(|name| {
-            let key = if of_runs || known { run(name) } else { (*name).to_owned() };
-            let colour = order.iter().position(|other| *other == key).unwrap_or_else(|| {
-                order.push(key);
-                order.len() - 1
-            });
-            let variant = seen.iter().filter(|other| **other == colour).count();
-            seen.push(colour);
-            (colour, variant)
-        })
-        .collect()
-}
-
 /// Names of places, each once: plotly takes equal names for one place.
 fn names(categories: &[String]) -> Vec<String> {
     let repeated =
@@ -227,6 +205,7 @@ pub fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::figure::{Axis, Bars};
+    use crate::palette::named;
 
     fn figure(marks: Marks) -> Figure {
         Figure {
@@ -260,15 +239,18 @@ mod tests {
     }
 
     #[test]
-    fn a_run_has_one_colour_in_every_chart() {
-        let labels = ["x".to_owned(), "y".to_owned(), "z".to_owned()];
-        let bars = |name: &str| Bars { name: name.into(), values: vec![Some(1.0)], errors: None };
-        let marks = Marks::Bars { series: vec![bars("z"), bars("x")] };
-        assert_eq!(looks(&marks, &labels), [(2, 0), (0, 0)]);
-        let marks = Marks::Bars { series: vec![bars("y · a"), bars("y · b"), bars("z · a")] };
-        assert_eq!(looks(&marks, &labels), [(1, 0), (1, 1), (2, 0)]);
-        let marks = Marks::Bars { series: vec![bars("attention"), bars("mlp")] };
-        assert_eq!(looks(&marks, &labels), [(0, 0), (1, 0)]);
+    fn a_policy_has_its_colour_as_a_series_and_as_a_place() {
+        let known = named([("mine", "mgr"), ("nag", "nag")]);
+        let shared = Shared { looks: &known, range: None };
+        let curves = figure(Marks::Lines { series: vec![line("nag"), line("mine")] });
+        let chart = |figure: &Figure| super::chart(figure, shared)["data"].clone();
+        assert_eq!(chart(&curves)[2]["meta"]["colour"], known[1].1.colour);
+        assert_eq!(chart(&curves)[5]["meta"]["colour"], known[0].1.colour);
+        let bars = Bars { name: "difference".into(), values: vec![Some(1.0); 2], errors: None };
+        let mut bars = figure(Marks::Bars { series: vec![bars] });
+        bars.x.categories = vec!["nag".into(), "mine".into()];
+        let expected = json!([known[1].1.colour, known[0].1.colour]);
+        assert_eq!(chart(&bars)[0]["meta"]["places"], expected);
     }
 
     #[test]

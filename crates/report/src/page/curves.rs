@@ -36,11 +36,13 @@ type Points = Vec<(u64, f64, Option<f64>)>;
 
 /// The figures of training, the most important first.
 pub(super) fn curves(groups: &[Group]) -> Vec<Variants> {
+    // Bands of more groups than this hide each other; `assets/charts.js` then draws that of the name pointed at.
+    const BANDS: usize = 3;
     let several = groups.iter().any(|group| group.runs.len() > 1);
-    let seeds = if several {
-        " The line is the mean over seeds, the band their lowest and highest."
-    } else {
-        ""
+    let seeds = match (several, groups.len() <= BANDS) {
+        (false, _) => "",
+        (_, true) => " Lines are means over seeds, bands their lowest and highest.",
+        (_, false) => " Lines are means over seeds.",
     };
     let steps = groups.iter().map(|group| window(group.first())).max().unwrap_or(1);
     let smooth =
@@ -144,10 +146,22 @@ fn evaluated(
     points.filter_map(|point| Some((point.step, place(point.step)?, get(point)))).collect()
 }
 
+/// The mean held-out loss of runs by `tokens` or `seconds`, where all of them have it.
+pub(super) fn held_out(runs: &[&Run], by: &str) -> (Vec<f64>, Vec<f64>) {
+    let Some(progress) = PROGRESS.into_iter().find(|progress| progress.name == by) else {
+        return Default::default();
+    };
+    let of = |run: &&Run| evaluated(run, progress, |evaluation| evaluation.loss);
+    let line = mean(String::new(), runs.iter().map(of).collect());
+    line.x.into_iter().zip(line.y).filter_map(|(x, y)| Some((x, y?))).unzip()
+}
+
 /// The curve of a group: its run's, or the mean of several between their lowest and highest.
 fn line(group: &Group, progress: Progress, of: fn(&Run, Progress) -> Points) -> Line {
-    let name = group.label.clone();
-    let mut curves: Vec<Points> = group.runs.iter().map(|run| of(run, progress)).collect();
+    mean(group.label.clone(), group.runs.iter().map(|run| of(run, progress)).collect())
+}
+
+fn mean(name: String, mut curves: Vec<Points>) -> Line {
     curves.retain(|curve| curve.iter().any(|(.., height)| height.is_some()));
     if let [curve] = &curves[..] {
         let (x, y) = curve.iter().map(|(_, place, height)| (*place, *height)).unzip();

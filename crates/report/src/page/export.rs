@@ -1,8 +1,11 @@
 //! Folders in, files out.
 
+use super::comparable::{Comparable, parted};
+use super::words::count;
 use super::{Report, Request};
 use crate::figure::picture::{self, PictureError};
 use crate::figure::{drawable, table};
+use crate::find::find;
 use crate::provenance::Apart;
 use crate::run::{Run, RunError};
 use crate::suite::SuiteTable;
@@ -44,64 +47,109 @@ impl ReportError {
 }
 
 /// What folders hold.
-#[derive(Default)]
 pub(super) struct Found {
-    /// Each run once.
-    pub(super) runs: Vec<Run>,
-    pub(super) suites: Vec<SuiteTable>,
+    /// Runs that can be compared with each other, suites first.
+    pub(super) parts: Vec<Comparable>,
+    /// What was taken, in words.
+    pub(super) taken: String,
     /// What could not be read, in sentences.
     pub(super) left_out: Vec<String>,
 }
 
-/// Runs and suites of folders. A damaged one is left out as long as there are others.
+/// Runs and suites in and below folders, as `hadal serve` finds them. A damaged one is left out as long as there are
+/// others.
 pub(super) fn read(inputs: &[PathBuf]) -> Result<Found, ReportError> {
-    let mut found = Found::default();
-    let mut paths = Vec::new();
+    let (mut runs, mut suites, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for input in inputs {
-        let inside = if Run::is_run(input) {
-            vec![input.clone()]
-        } else if SuiteTable::is_suite(input) {
-            match SuiteTable::read(input) {
-                Ok(table) => found.suites.extend(table),
-                Err(error) => found.left_out.push(format!(
-                    "The table is left out: {error}; hadal compare writes it again."
-                )),
-            }
-            SuiteTable::runs(input)?
-        } else {
-            let mut inside: Vec<PathBuf> = fs::read_dir(input)
-                .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
-                .unwrap_or_default();
-            inside.retain(|path| Run::is_run(path));
-            inside.sort();
-            inside
-        };
-        if inside.is_empty() {
+        let found = find(input);
+        if found.runs.is_empty() {
             return Err(ReportError::Nothing { path: input.clone() });
         }
-        for path in inside {
-            let known = |other: &PathBuf| same(other, &path);
-            if !paths.iter().any(known) {
-                paths.push(path);
-            }
+        for folder in found.unread {
+            let folder = input.join(folder);
+            left_out.push(format!("{} cannot be looked into and is left out.", folder.display()));
+        }
+        for (_, path) in found.suites {
+            add(&mut suites, path);
+        }
+        for (_, path) in found.runs {
+            add(&mut runs, path);
         }
     }
-    if paths.is_empty() {
+    if runs.is_empty() {
         return Err(ReportError::NoInput);
     }
-    let mut failed = None;
-    for path in &paths {
+    let mut parts: Vec<(PathBuf, Comparable)> = suites
+        .into_iter()
+        .map(|path| {
+            let name = path.canonicalize().unwrap_or_else(|_| path.clone());
+            let name =
+                name.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+            let table = SuiteTable::read(&path).unwrap_or_else(|error| {
+                left_out.push(format!(
+                    "The table is left out: {error}; hadal compare writes it again."
+                ));
+                None
+            });
+            (path, Comparable { suite: Some((name, table)), runs: Vec::new() })
+        })
+        .collect();
+    let (mut others, mut failed) = (Vec::new(), None);
+    for path in &runs {
         match Run::read(path) {
-            Ok(run) => found.runs.push(run),
+            Ok(run) => {
+                let mine = parts.iter_mut().filter(|(suite, _)| path.starts_with(suite));
+                match mine.max_by_key(|(suite, _)| suite.components().count()) {
+                    Some((_, part)) => part.runs.push(run),
+                    None => others.push(run),
+                }
+            }
             Err(error) => {
-                found.left_out.push(format!("{} is left out: {error}.", path.display()));
+                left_out.push(format!("{} is left out: {error}.", path.display()));
                 failed.get_or_insert(error);
             }
         }
     }
+    parts.retain(|(_, part)| !part.runs.is_empty());
     match failed {
-        Some(error) if found.runs.is_empty() => Err(error.into()),
-        _ => Ok(found),
+        Some(error) if parts.is_empty() && others.is_empty() => return Err(error.into()),
+        _ => {}
+    }
+    let taken = taken(&parts, others.len());
+    let suites = parts.into_iter().flat_map(|(_, part)| within_suite(part));
+    let parts = suites.chain(parted(others)).collect();
+    Ok(Found { parts, taken, left_out })
+}
+
+/// A suite's runs have one task; if somebody put others beside them, those stand apart.
+fn within_suite(part: Comparable) -> Vec<Comparable> {
+    let mut parts = parted(part.runs);
+    if let Some(first) = parts.first_mut() {
+        first.suite = part.suite;
+    }
+    parts
+}
+
+fn taken(suites: &[(PathBuf, Comparable)], others: usize) -> String {
+    let mut parts: Vec<String> = suites
+        .iter()
+        .map(|(_, part)| {
+            let name = part.suite.as_ref().map_or("", |(name, _)| name.as_str());
+            format!("{} of the suite {name}", count(part.runs.len(), "run"))
+        })
+        .collect();
+    match (others, parts.len()) {
+        (0, _) => {}
+        (others, 0) => parts.push(count(others, "run")),
+        (others, _) => parts.push(format!("{others} beside")),
+    }
+    parts.join(", ")
+}
+
+/// Adds a folder that is not there yet.
+fn add(paths: &mut Vec<PathBuf>, path: PathBuf) {
+    if !paths.iter().any(|other| same(other, &path)) {
+        paths.push(path);
     }
 }
 

@@ -32,12 +32,12 @@ pub(super) const GLOSSARY: [(&str, &str); 16] = [
         "How often luck alone would make a difference at least as large. Below 0.05 we call it one. With several comparisons it is made stricter (Holm), since many tries find something by luck.",
     ),
     (
-        "not distinguishable",
-        "The seeds differ about as much as the policies do. It does not mean that they are equal: more seeds may tell.",
+        "no difference seen",
+        "Also called not distinguishable. The seeds differ about as much as the policies do. It does not mean that they are equal: more seeds may tell.",
     ),
     (
-        "equal-loss speed-up",
-        "How many times as much training the baseline needs to get as low as it ends.",
+        "faster, fewer tokens, less time",
+        "How many times as much training the baseline needs to get as low as it ends: in tokens, or by the clock. It is an estimate from mean curves and has no interval of its own.",
     ),
     (
         "gradient norm",

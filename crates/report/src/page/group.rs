@@ -80,10 +80,9 @@ fn label(runs: &[Run]) -> String {
     let [first, rest @ ..] = runs else { return String::new() };
     // Overlays separate a run's name from its series' name by this sign.
     let clean = |name: &str| name.replace('·', "-");
-    if rest.is_empty() {
-        let seeds = [format!("-s{}", first.seed()), format!("-seed{}", first.seed())];
-        let bare = seeds.iter().find_map(|seed| first.name.strip_suffix(seed.as_str()));
-        return clean(bare.filter(|bare| !bare.is_empty()).unwrap_or(&first.name));
+    let bare = without_seed(first);
+    if rest.iter().all(|run| without_seed(run) == bare) {
+        return clean(bare);
     }
     let common = rest.iter().fold(first.name.as_str(), |common, run| {
         let equal = common.chars().zip(run.name.chars()).take_while(|(a, b)| a == b);
@@ -94,6 +93,13 @@ fn label(runs: &[Run]) -> String {
     let common = common.strip_suffix("seed").unwrap_or(common).trim_end_matches(separators);
     let common = common.strip_suffix("-s").unwrap_or(common);
     clean(if common.is_empty() { first.residual() } else { common })
+}
+
+/// A run's name without the end that only says its seed.
+fn without_seed(run: &Run) -> &str {
+    let seeds = [format!("-s{}", run.seed()), format!("-seed{}", run.seed())];
+    let bare = seeds.iter().find_map(|seed| run.name.strip_suffix(seed.as_str()));
+    bare.filter(|bare| !bare.is_empty()).unwrap_or(&run.name)
 }
 
 /// The last evaluation's loss.

@@ -1,6 +1,7 @@
 //! A page under construction: text from run folders can only get in escaped.
 
 use crate::figure::plotly::escaped;
+use crate::palette::Look;
 
 /// HTML so far.
 #[derive(Default)]
@@ -42,30 +43,42 @@ impl Html {
         }
         self.markup("</tr></thead><tbody>");
         for row in rows {
-            self.markup("<tr>");
-            for cell in row {
-                self.cell(cell);
+            let is_best = row.iter().any(|cell| matches!(cell, Cell::Name { is_best: true, .. }));
+            self.markup(if is_best { "<tr class=\"best\">" } else { "<tr>" });
+            for (i, cell) in row.iter().enumerate() {
+                self.cell(cell, head.get(i).map_or("", String::as_str));
             }
             self.markup("</tr>");
         }
         self.markup("</tbody></table></div>")
     }
 
-    fn cell(&mut self, cell: &Cell) {
-        match cell {
-            Cell::Name { text, colour } => {
-                self.markup("<td class=\"name\">");
-                if let Some(colour) = colour {
-                    self.markup("<i data-colour=\"").text(colour.to_string()).markup("\"></i>");
-                }
-                self.text(text)
-            }
-            Cell::Number(text) => self.markup("<td class=\"number\">").text(text),
-            Cell::Text(text) => self.markup("<td>").text(text),
-            Cell::Good(text) => self.markup("<td class=\"good\">").text(text),
-            Cell::Bad(text) => self.markup("<td class=\"bad\">").text(text),
-            Cell::Differs(text) => self.markup("<td class=\"differs\">").text(text),
+    /// On a narrow page a row is a card, and each cell says what it is.
+    fn cell(&mut self, cell: &Cell, label: &str) {
+        let class = match cell {
+            _ if cell.is_empty() => "empty",
+            Cell::Name { .. } => "name",
+            Cell::Number(_) => "number",
+            Cell::Text(_) => "",
+            Cell::Good(_) => "good",
+            Cell::Bad(_) => "bad",
+            Cell::Differs(_) => "differs",
         };
+        self.markup("<td");
+        if !class.is_empty() {
+            self.markup(" class=\"").markup(class).markup("\"");
+        }
+        self.markup(" data-label=\"").text(label).markup("\">");
+        if let Cell::Name { look: Some(look), .. } = cell {
+            self.markup("<i class=\"swatch");
+            self.markup(if look.variant > 0 { " variant" } else { "" });
+            self.markup("\" style=\"--own:var(--series-").text(look.colour.to_string());
+            self.markup(")\"></i>");
+        }
+        self.text(cell.text());
+        if let Cell::Name { is_best: true, .. } = cell {
+            self.markup(" <b class=\"badge\">best</b>");
+        }
         self.markup("</td>");
     }
 
@@ -77,7 +90,7 @@ impl Html {
 /// A table's cell.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
-    Name { text: String, colour: Option<usize> },
+    Name { text: String, look: Option<Look>, is_best: bool },
     Number(String),
     Text(String),
     Good(String),
@@ -88,6 +101,18 @@ pub(super) enum Cell {
 impl Cell {
     fn is_number(&self) -> bool {
         matches!(self, Self::Number(_))
+    }
+
+    /// What it shows.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Name { text, .. }
+            | Self::Number(text)
+            | Self::Text(text)
+            | Self::Good(text)
+            | Self::Bad(text)
+            | Self::Differs(text) => text,
+        }
     }
 
     /// Whether it shows nothing.

@@ -44,7 +44,13 @@ pub(super) fn differing(settings: &[toml::Table]) -> Vec<String> {
 }
 
 /// Differences in full view, equal settings folded away.
-pub(super) fn write(html: &mut Html, labels: &[String], columns: &[Vec<(String, String)>]) {
+/// `what` names them at the start of a sentence.
+pub(super) fn write(
+    html: &mut Html,
+    what: &str,
+    labels: &[String],
+    columns: &[Vec<(String, String)>],
+) {
     let rows = aligned(columns);
     let (same, different): (Vec<_>, Vec<_>) =
         rows.into_iter().partition(|(_, values)| values.windows(2).all(|pair| pair[0] == pair[1]));
@@ -52,22 +58,22 @@ pub(super) fn write(html: &mut Html, labels: &[String], columns: &[Vec<(String, 
         let mut head = vec!["setting".to_owned()];
         head.extend_from_slice(labels);
         let cells = |(key, values): &(String, Vec<String>)| {
-            let mut cells = vec![Cell::Name { text: key.clone(), colour: None }];
+            let mut cells = vec![Cell::Name { text: key.clone(), look: None, is_best: false }];
             cells.extend(values.iter().map(|value| Cell::Differs(value.clone())));
             cells
         };
         html.table(&head, &different.iter().map(cells).collect::<Vec<_>>());
     } else if labels.len() > 1 {
-        html.markup("<p class=\"soft\">They are the same for all.</p>");
+        html.markup("<p class=\"soft\">").text(what).markup(" do not differ between them.</p>");
     }
     if !same.is_empty() {
         html.markup("<details><summary>");
         let several = labels.len() > 1;
-        html.markup(if several { "What is the same for all (" } else { "All of them (" });
+        html.markup(if several { "What all of them share (" } else { "Show all (" });
         html.text(same.len().to_string()).markup(")</summary>");
         let cells = |(key, values): &(String, Vec<String>)| {
             let value = values.first().cloned().unwrap_or_default();
-            vec![Cell::Name { text: key.clone(), colour: None }, Cell::Text(value)]
+            vec![Cell::Name { text: key.clone(), look: None, is_best: false }, Cell::Text(value)]
         };
         let rows: Vec<Vec<Cell>> = same.iter().map(cells).collect();
         html.table(&["setting".into(), "value".into()], &rows).markup("</details>");
@@ -87,10 +93,13 @@ mod tests {
         );
         let b = flat("", &json!({ "train": { "steps": 1 }, "residual": { "kind": "<nag>" } }));
         let mut html = Html::default();
-        write(&mut html, &["a".into(), "b".into()], &[a, b]);
+        write(&mut html, "Settings", &["a".into(), "b".into()], &[a, b]);
         let html = html.finish();
-        assert!(html.contains("<td class=\"differs\">&lt;nag&gt;</td>"), "{html}");
-        assert!(html.contains("<td class=\"differs\">4</td><td class=\"differs\"></td>"), "{html}");
-        assert!(html.contains("train.steps</td><td>1</td>"), "{html}");
+        assert!(html.contains("<td class=\"differs\" data-label=\"b\">&lt;nag&gt;</td>"), "{html}");
+        assert!(
+            html.contains("\"a\">4</td><td class=\"differs\" data-label=\"b\"></td>"),
+            "{html}"
+        );
+        assert!(html.contains("train.steps</td><td data-label=\"value\">1</td>"), "{html}");
     }
 }

@@ -1,8 +1,10 @@
 //! What every page has above and below its contents, and pages that only have figures.
 
+use super::answer::Answer;
 use super::html::Html;
 use crate::figure::Figure;
-use crate::figure::plotly::{self, Shared};
+use crate::figure::plotly;
+use crate::palette;
 
 /// The page up to the title.
 pub(super) fn head(html: &mut Html, title: &str) {
@@ -16,14 +18,20 @@ pub(super) fn head(html: &mut Html, title: &str) {
         .markup("</title><style>")
         .source(include_str!("../../assets/page.css"))
         .source(plotly::STYLE)
+        .text(palette::css())
         .markup("</style></head>\n<body>");
 }
 
-/// The title, below a line of small print.
-pub(super) fn title(html: &mut Html, title: &str) {
-    html.markup("<h1>")
-        .text(title)
-        .markup("</h1><button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>");
+/// The answer between a line of small print and one that says what it holds for.
+pub(super) fn title(html: &mut Html, kicker: &str, headline: &str, line: &str) {
+    if !kicker.is_empty() {
+        html.markup("<p class=\"kicker\">").text(kicker).markup("</p>");
+    }
+    html.markup("<h1>").text(headline).markup("</h1>");
+    html.markup("<button class=\"theme\" type=\"button\" aria-label=\"Colours\"></button>");
+    if !line.is_empty() {
+        html.markup("<p class=\"line\">").text(line).markup("</p>");
+    }
 }
 
 /// The page from the footer on.
@@ -40,18 +48,5 @@ pub(super) fn foot(html: &mut Html) {
 
 /// A page that shows these figures and needs nothing else.
 pub fn figures(name: &str, figures: &[Figure]) -> String {
-    let mut html = Html::default();
-    head(&mut html, name);
-    html.markup("<header>");
-    title(&mut html, name);
-    html.markup("</header>\n<main><section><div class=\"charts two\">");
-    for figure in figures {
-        let alone = [(String::new(), figure.clone())];
-        if let Some(chart) = plotly::html(&alone, Shared::default()) {
-            html.chart(&chart);
-        }
-    }
-    html.markup("</div></section></main>\n");
-    foot(&mut html);
-    html.finish()
+    Answer { headline: name.into(), figures: figures.to_vec(), ..Answer::default() }.html()
 }

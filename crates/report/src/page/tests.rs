@@ -1,4 +1,9 @@
+mod answers;
+
 use super::*;
+use crate::figure::plotly;
+use crate::palette;
+use crate::suite::SuiteTable;
 use std::fs;
 use std::path::Path;
 
@@ -82,12 +87,25 @@ fn a_difference_that_every_seed_has_is_the_headline() {
     let (html, written) = report(&runs);
     assert_eq!(written.runs, 8);
     assert!(
-        written.headline.starts_with("mgr is better than prenorm: 0.0095 nats"),
+        written.headline.starts_with("mgr is better than prenorm: 0.0095 nats less held-out loss"),
         "{}",
         written.headline
     );
     assert!(html.contains("over 4 seeds"));
     assert!(html.contains("8 runs of 2 kinds"));
+}
+
+#[test]
+fn a_name_ends_before_the_seed_whatever_the_seeds_share() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let of = |kind: &str, seed: u32| {
+        let name = format!("{kind}-s{seed}");
+        crate::run::Run::read(&run(folder.path(), &name, kind, seed, 1.0)).unwrap()
+    };
+    let groups =
+        super::group::groups(vec![of("nag", 100), of("hc", 100), of("nag", 101), of("hc", 101)]);
+    let labels: Vec<&str> = groups.iter().map(|group| group.label.as_str()).collect();
+    assert_eq!(labels, ["nag", "hc"]);
 }
 
 #[test]
@@ -97,7 +115,10 @@ fn one_seed_is_no_verdict() {
     let (html, written) = report(&runs);
     assert!(written.headline.contains("one seed cannot tell"), "{}", written.headline);
     assert!(html.contains("one seed: no interval"));
-    assert!(html.contains("<td class=\"differs\">mgr</td>"), "settings that differ stand out");
+    assert!(
+        html.contains("<td class=\"differs\" data-label=\"b\">mgr</td>"),
+        "settings that differ stand out"
+    );
     let level = [run(folder.path(), "c", "mgr", 0, 1.0), runs[0].clone()];
     assert!(report(&level).1.headline.starts_with("a ends lowest"), "nobody has beaten it");
 }
@@ -131,7 +152,7 @@ fn runs_that_differ_in_more_than_their_stream_come_with_a_warning() {
 }
 
 #[test]
-fn a_suite_brings_its_table_and_its_verdict() {
+fn a_suite_brings_its_table() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder.path().join("runs"), "prenorm-0", "prenorm", 0, 1.0);
     let table = SuiteTable {
@@ -145,8 +166,9 @@ fn a_suite_brings_its_table_and_its_verdict() {
     fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
         .unwrap();
     let (html, written) = report(&[folder.path().to_owned()]);
-    assert_eq!(written.headline, "mgr wins <b>");
-    assert!(html.contains("By a bit.") && html.contains("<td class=\"good\">better</td>"));
+    assert_eq!(written.headline, "prenorm-0: held-out loss of 1.0000 nats");
+    assert!(html.contains("<li>mgr wins &lt;b&gt;</li><li>By a bit.</li>"));
+    assert!(html.contains("All 2 columns") && html.contains("data-label=\"mgr\">better</td>"));
 }
 
 #[test]
@@ -161,7 +183,8 @@ fn runs_of_a_suite_are_called_as_in_its_table_and_stand_in_its_order() {
     fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
         .unwrap();
     let report = Report::read(&[folder.path().to_owned()]).unwrap();
-    assert_eq!(report.labels, ["prenorm", "mgr", "lns"]);
+    let labels: Vec<&str> = report.parts[0].groups.iter().map(|g| g.label.as_str()).collect();
+    assert_eq!(labels, ["prenorm", "mgr", "lns"]);
 }
 
 /// What `run.json` says of a run.
@@ -176,7 +199,7 @@ fn made(run: &Path, data: &str, executable: &str) {
 }
 
 #[test]
-fn runs_of_other_data_make_no_table_and_those_of_other_builds_are_named() {
+fn runs_of_other_builds_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let runs = [run(folder.path(), "a", "prenorm", 0, 1.0), run(folder.path(), "b", "mgr", 0, 0.5)];
     assert!(report(&runs).0.contains("a, b do not say which data they were trained on."));
@@ -186,14 +209,6 @@ fn runs_of_other_data_make_no_table_and_those_of_other_builds_are_named() {
     let (html, written) = report(&runs);
     assert!(html.contains("made by different builds"));
     assert!(written.notes[0].contains("b (by hadal 0.1.0, commit unknown, executable f)"));
-    made(&runs[1], "two", "e");
-    let page = folder.path().join("r.html");
-    let request = Request { inputs: runs.to_vec(), output: page.clone(), ..Request::default() };
-    let error = write(&request, |_| {}).unwrap_err();
-    assert!(error.is_usage());
-    let said = error.to_string();
-    assert!(said.contains("a (data one); b (data two)") && said.contains("separately"), "{said}");
-    assert!(!page.exists());
 }
 
 /// What is damaged is named, and nothing else is lost.
@@ -217,12 +232,13 @@ fn a_damaged_run_is_named_and_stops_nobody() {
         "metrics.jsonl of mgr-s2: 1 line cannot be read and is left out.",
         "mgr-s2 is left out of comparisons; make it again.",
     ];
-    assert_eq!(written.notes[1..], said);
+    assert_eq!(written.notes[1..], said, "the first is that they do not say their data");
     fs::write(runs[5].join("config.toml"), "[").unwrap();
     let (html, written) = report(&runs);
     assert!(html.contains("over 2 seeds"));
     assert_eq!(written.runs, 5);
     assert!(written.notes[1].contains("mgr-s2 is left out: "), "{:?}", written.notes);
+    assert!(html.contains("mgr-s2 is left out: "));
     let request = Request { inputs: vec![runs[5].clone()], ..Request::default() };
     assert!(write(&request, |_| {}).unwrap_err().to_string().contains("config.toml is damaged"));
 }
@@ -267,4 +283,20 @@ fn a_folder_without_runs_is_refused_with_what_to_do() {
     let error = write(&request, |_| {}).unwrap_err().to_string();
     assert!(error.contains("holds no run") && error.contains("hadal train"), "{error}");
     assert!(!folder.path().join("r.html").exists());
+}
+
+/// A run's name does not matter, and neither does what stands beside it.
+#[test]
+fn a_policy_has_its_colour_in_tables_and_charts() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [run(folder.path(), "b", "prenorm", 0, 1.0), run(folder.path(), "a", "mgr", 0, 0.5)];
+    let colour = palette::looks(["mgr"])[0].colour;
+    for inputs in [&runs[..], &runs[1..]] {
+        let html = ours(&report(inputs).0);
+        let swatch = format!("<i class=\"swatch\" style=\"--own:var(--series-{colour})\"></i>a");
+        assert!(html.contains(&swatch));
+        let meta = format!("\"meta\":{{\"colour\":{colour},\"variant\":0}}");
+        assert!(html.contains(&meta));
+        assert!(html.contains(&format!("--series-{colour}:#")));
+    }
 }

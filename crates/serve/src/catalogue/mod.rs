@@ -4,6 +4,7 @@
 mod find;
 mod keeper;
 mod store;
+mod suite;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
+pub(crate) use suite::{Suite, answer_first};
 pub(crate) use summary::{Standing, Summary};
 
 /// A run that takes long to read is read again after that many times as long.
@@ -22,13 +24,18 @@ const PAUSE: u32 = 20;
 /// An index that could not be opened is tried again after this.
 const RETRY: Duration = Duration::from_secs(30);
 
+/// Runs below a folder, each with its name and its place.
+pub(crate) fn found(root: &Path) -> Vec<(String, PathBuf)> {
+    find::find(root).runs
+}
+
 /// The runs and suites of a folder at some moment.
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot {
     /// Every run, by name. Only names that were found are known, so no name leads out of the folder.
     pub(crate) runs: BTreeMap<String, Arc<Entry>>,
-    /// Folders of all suites, by name.
-    pub(crate) suites: BTreeMap<String, PathBuf>,
+    /// All suites, by name.
+    pub(crate) suites: BTreeMap<String, Suite>,
     /// Grows whenever something changed.
     pub(crate) revision: u64,
     /// Why there is no index, if there is none.
@@ -39,12 +46,6 @@ impl Snapshot {
     /// Every run, by name.
     pub(crate) fn summaries(&self) -> impl Iterator<Item = &Summary> {
         self.runs.values().map(|entry| &entry.summary)
-    }
-
-    /// The runs below a folder.
-    pub(crate) fn below(&self, folder: &Path) -> Vec<&Summary> {
-        let runs = self.runs.values().filter(|entry| entry.path.starts_with(folder));
-        runs.map(|entry| &entry.summary).collect()
     }
 }
 
@@ -151,6 +152,7 @@ impl Catalogue {
                 differs = true;
             }
         }
+        differs |= self.look_at_suites(&found, revision);
         if differs || !changed.is_empty() {
             self.now.revision = revision;
         }
@@ -158,10 +160,27 @@ impl Catalogue {
         // Runs that only the index knows are forgotten, too.
         let unknown = known.into_keys().filter(|id| !found.may_hide(id));
         let gone: Vec<String> = gone.into_iter().chain(unknown).collect();
-        self.now.suites.retain(|id, _| found.may_hide(id));
-        self.now.suites.extend(found.suites);
         self.save(&changed, &gone);
         self.now.index_trouble = self.index.as_ref().err().cloned();
+    }
+
+    /// Whether a suite has come, gone or changed.
+    fn look_at_suites(&mut self, found: &find::Found, revision: u64) -> bool {
+        let mut suites = std::mem::take(&mut self.now.suites);
+        let before = suites.len();
+        suites
+            .retain(|id, _| found.may_hide(id) || found.suites.iter().any(|(name, _)| name == id));
+        let mut differs = suites.len() != before;
+        for (id, path) in &found.suites {
+            let mut suite = Suite::read(id, path, &self.root, suites.get(id));
+            if suites.get(id) != Some(&suite) {
+                suite.revision = revision;
+                suites.insert(id.clone(), suite);
+                differs = true;
+            }
+        }
+        self.now.suites = suites;
+        differs
     }
 
     fn forget(&mut self, found: &find::Found) -> Vec<String> {

@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = ".hadal-index.sqlite";
 /// SQLite's `application_id`: "hadl".
 const MARK: [u8; 4] = *b"hadl";
 /// Another number means another layout, and the index is made anew.
-const LAYOUT: i64 = 2;
+const LAYOUT: i64 = 3;
 /// How long another process may keep it locked before we continue without it.
 const PATIENCE: Duration = Duration::from_millis(200);
 

@@ -2,11 +2,12 @@
 
 use crate::series::{Curves, finite_median};
 use crate::tail::Tail;
-use crate::{files, note};
+use crate::{files, note, tags};
 use hadal_report::run::{self, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -38,6 +39,12 @@ pub(crate) struct Summary {
     /// When metrics were last written, in seconds since 1970.
     pub(crate) changed: u64,
     pub(crate) note: String,
+    pub(crate) tags: Vec<String>,
+    /// The same for runs that differ in their seed alone.
+    pub(crate) settings: String,
+    /// What can be opened beside the run's own page.
+    pub(crate) has_diagnosis: bool,
+    pub(crate) has_report: bool,
     /// Training loss, thinned.
     pub(crate) spark: Vec<(f32, f32)>,
 }
@@ -82,7 +89,9 @@ impl Summary {
     /// files would be read the same way again; if not, the machine is in trouble.
     pub(crate) fn read(id: &str, path: &Path) -> (Self, bool) {
         let mut summary = Self { id: id.into(), changed: changed(path), ..Self::default() };
-        summary.note = note::read(path);
+        (summary.note, summary.tags) = (note::read(path), tags::read(path));
+        summary.has_diagnosis = !files::figure_files(path).is_empty();
+        summary.has_report = files::open(path, "report.html").is_ok();
         let mut lasts = true;
         match summary.fill(path) {
             Ok(()) => summary.status = run::status(path).into(),
@@ -92,6 +101,22 @@ impl Summary {
             }
         }
         (summary, lasts)
+    }
+
+    /// Seconds that all its steps take at the present speed.
+    pub(crate) fn length(&self) -> Option<f64> {
+        let speed = self.tokens_per_second.filter(|speed| *speed > 0.0)?;
+        let of_a_step = self.tokens as f64 / (self.step > 0).then_some(self.step as f64)?;
+        Some(self.steps? as f64 * of_a_step / speed)
+    }
+
+    /// Seconds until it is done, if it is under way.
+    pub(crate) fn left(&self) -> Option<f64> {
+        if self.status != Standing::Running {
+            return None;
+        }
+        let done = self.step as f64 / (self.steps?.max(1)) as f64;
+        Some(self.length()? * (1.0 - done).max(0.0))
     }
 
     /// An error comes with whether it may pass.
@@ -109,6 +134,7 @@ impl Summary {
         self.blocks = integer("model", "n_layers");
         self.width = integer("model", "d_model");
         self.steps = integer("train", "steps").and_then(|steps| u64::try_from(steps).ok());
+        self.settings = without_seed(&settings);
         let mut recent = VecDeque::new();
         let curves = Curves::read(&mut Tail::new(path), SPARK, |step| {
             if recent.len() == RECENT {
@@ -133,17 +159,20 @@ impl Summary {
     }
 }
 
+/// A mark of settings but for the seed.
+fn without_seed(settings: &toml::Table) -> String {
+    let mut settings = settings.clone();
+    settings.remove("seed");
+    let mut hasher = DefaultHasher::new();
+    settings.to_string().hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
 /// Changes when something that a summary reads has changed.
 pub(crate) fn stamp(path: &Path) -> String {
-    let files = ["config.toml", "metrics.jsonl", "note.txt"];
-    let stamps = files.map(|file| match fs::metadata(path.join(file)) {
-        Ok(file) => {
-            let time = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            format!("{}@{}", file.len(), time.map_or(0, |time| time.as_nanos()))
-        }
-        Err(_) => "-".into(),
-    });
-    stamps.join(" ")
+    let files =
+        ["config.toml", "metrics.jsonl", "note.txt", tags::FILE, "diagnosis", "report.html"];
+    files::stamps(path, &files)
 }
 
 fn changed(path: &Path) -> u64 {

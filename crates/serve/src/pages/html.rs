@@ -45,6 +45,27 @@ pub(crate) fn loss(value: Option<f64>) -> String {
     value.map_or("–".into(), |value| format!("{value:.4}"))
 }
 
+/// A mean with its spread: `0.7117 ± 0.1279`.
+pub(crate) fn spread(value: Option<(f64, Option<f64>)>) -> String {
+    match value {
+        None => "–".into(),
+        Some((mean, None)) => loss(Some(mean)),
+        Some((mean, Some(sd))) => format!("{mean:.4} <span class=\"faint\">± {sd:.3}</span>"),
+    }
+}
+
+/// A time that is still to pass: `40 s`, `8 min`, `3 h 20 min`, `2 d 4 h`.
+pub(crate) fn left(seconds: f64) -> String {
+    let seconds = seconds.clamp(0.0, 1e9) as u64;
+    let minutes = seconds.div_ceil(60);
+    match (seconds, minutes) {
+        (0..100, _) => format!("{} s", seconds.max(1)),
+        (_, 0..90) => format!("{minutes} min"),
+        (_, 90..2880) => format!("{} h {} min", minutes / 60, minutes % 60),
+        _ => format!("{} d {} h", minutes / 1440, minutes % 1440 / 60),
+    }
+}
+
 /// `12.3 k`.
 pub(crate) fn scaled(value: Option<f64>) -> String {
     let Some(mut value) = value else { return "–".into() };
@@ -92,5 +113,7 @@ mod tests {
         assert_eq!(shown, ["0", "999", "1.2 k", "123 k", "1.0 M", "2.5 G"]);
         assert_eq!(scaled(None), "–");
         assert_eq!(loss(Some(1.0)), "1.0000");
+        let times = [0.2, 99.0, 100.0, 480.0, 7300.0, 2e5, f64::NAN].map(left);
+        assert_eq!(times, ["1 s", "99 s", "2 min", "8 min", "2 h 2 min", "2 d 7 h", "1 s"]);
     }
 }

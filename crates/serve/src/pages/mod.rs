@@ -1,13 +1,16 @@
 //! Pages: HTML from here, behaviour from `assets/`.
 
 mod compare;
+mod forest;
 mod html;
 mod list;
+mod rows;
 mod run;
+mod spark;
 mod suite;
 
 pub(crate) use compare::compare;
-pub(crate) use list::{list, rows};
+pub(crate) use list::{changes, list};
 pub(crate) use run::run;
 pub(crate) use suite::suite;
 
@@ -33,6 +36,7 @@ fn page(app: &App, title: &str, script: &str, body: &str) -> Html<String> {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>{title} · hadal</title>\n\
          <link rel=\"icon\" href=\"/assets/icon.svg\">\n\
+         <link rel=\"stylesheet\" href=\"/assets/palette.css\">\n\
          <link rel=\"stylesheet\" href=\"/assets/style.css\">\n{script}</head>\n<body>\n\
          <header class=\"top\"><a class=\"brand\" href=\"/\"><img src=\"/assets/icon.svg\" alt=\"\" \
          width=\"22\" height=\"22\">hadal</a><a class=\"crumb\" href=\"/\">{folder}</a>\

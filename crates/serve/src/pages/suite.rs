@@ -1,26 +1,51 @@
-//! A suite: the results of `hadal compare`, and its runs.
+//! A suite: what `hadal compare` found, in one sentence and one picture, then the numbers and the runs.
 
-use super::html::{Safe, part};
-use super::{answer, list, page};
+use super::html::{Safe, left, part};
+use super::{answer, forest, page, rows};
 use crate::api::suite_table;
 use crate::app::{App, Trouble, blocking};
-use crate::catalogue::Snapshot;
+use crate::catalogue::{Snapshot, answer_first};
+use crate::group::{Section, sections};
 use crate::limits::Work;
+use crate::looks::{class, policies};
 use axum::extract::{Path, State};
 use axum::response::{Html, Response};
+use hadal_report::palette::looks;
 use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Write;
 use std::sync::Arc;
 
+/// Columns that are shown at once; the rest is folded.
+const FIRST: usize = 6;
+
 /// The shown part of `table.json`. What another version leaves out is empty, what it adds is not shown.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Table {
+    headline: String,
     verdict: Vec<String>,
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
     figures: Vec<Value>,
+}
+
+impl Table {
+    /// Rows by their difference to the baseline, if each policy has one row.
+    fn best_first(mut self) -> Self {
+        let place = self.columns.iter().position(|name| name == "difference");
+        let mut names: Vec<&String> = self.rows.iter().filter_map(|row| row.first()).collect();
+        names.sort();
+        names.dedup();
+        if let Some(place) = place.filter(|_| names.len() == self.rows.len()) {
+            let difference = |row: &Vec<String>| {
+                let text = row.get(place).map_or("", String::as_str);
+                text.parse().unwrap_or(if text.is_empty() { 0.0 } else { f64::INFINITY })
+            };
+            self.rows.sort_by(|a, b| difference(a).total_cmp(&difference(b)));
+        }
+        self
+    }
 }
 
 /// The page.
@@ -31,37 +56,69 @@ pub(crate) async fn suite(State(app): State<Arc<App>>, Path(id): Path<String>) -
 
 fn render(app: &App, now: &Snapshot, id: &str) -> Result<Html<String>, Trouble> {
     let folder = now.suite(id)?;
-    let mut body = format!("<div class=\"title\"><h1>Suite {}</h1>", Safe(id));
-    let runs = now.below(&folder);
-    if !runs.is_empty() {
-        let query: Vec<String> = runs.iter().map(|run| format!("run={}", part(&run.id))).collect();
-        let link = query.join("&amp;");
-        let _ = write!(body, "<a class=\"chip\" href=\"/compare?{link}\">all curves</a>");
+    let sections = sections(now);
+    let section = sections.iter().find(|section| section.suite.is_some() && section.id == id);
+    let mut body = String::new();
+    if let Some(section) = section {
+        kicker(&mut body, section);
     }
-    body.push_str("</div>\n");
     match suite_table(&folder) {
         Ok(Some(table)) => show(&mut body, id, &table),
         Ok(None) => {
-            body.push_str("<p class=\"faint\">The table appears when the suite has run.</p>\n");
+            let _ = writeln!(
+                body,
+                "<div class=\"title\"><h1>{}</h1></div>\n<p class=\"faint\">The verdict appears when all runs are done.</p>",
+                Safe(id)
+            );
         }
         Err(trouble) => {
-            let _ = writeln!(body, "<p class=\"reason\">{}</p>", Safe(trouble.message));
+            let _ = writeln!(
+                body,
+                "<div class=\"title\"><h1>{}</h1></div>\n<p class=\"reason\">{}</p>",
+                Safe(id),
+                Safe(trouble.message)
+            );
         }
     }
-    body.push_str("<h2>Runs</h2>\n<div class=\"scroll\"><table class=\"plain\">");
-    body.push_str(&list::head());
-    body.push_str("<tbody>\n");
-    for run in runs {
-        body.push_str(&list::row(run));
-        body.push('\n');
+    if let Some(section) = section {
+        body.push_str("<h2>Runs</h2>\n<div class=\"scroll\"><table id=\"runs\" class=\"plain\">");
+        body.push_str(&rows::head());
+        body.push_str(&rows::section(section, false));
+        body.push_str("</table></div>");
     }
-    body.push_str("</tbody></table></div>");
     Ok(page(app, id, "suite", &body))
+}
+
+/// What it is, how far it is, and where to go from here.
+fn kicker(body: &mut String, section: &Section<'_>) {
+    let _ = write!(
+        body,
+        "<p class=\"kicker\">suite <b>{}</b> · {}",
+        Safe(section.id),
+        rows::about(section)
+    );
+    if let Some(seconds) = section.left() {
+        let _ = write!(body, " · <span class=\"busy\">about {} left</span>", left(seconds));
+    }
+    if section.suite.is_some_and(|suite| suite.has_report) {
+        let _ = write!(
+            body,
+            "<a class=\"chip\" href=\"/suites/{}/report\">report</a>",
+            part(section.id)
+        );
+    }
+    let query: Vec<String> =
+        section.groups.iter().map(|group| format!("group={}", part(&group.id))).collect();
+    if !query.is_empty() {
+        let link = query.join("&amp;");
+        let _ = write!(body, "<a class=\"chip\" href=\"/compare?{link}\">all curves</a>");
+    }
+    body.push_str("</p>\n");
 }
 
 fn show(body: &mut String, id: &str, value: &Value) {
     let table = match Table::deserialize(value) {
-        Ok(table) => table,
+        Ok(table) => table.best_first(),
         Err(error) => {
             let _ = writeln!(
                 body,
@@ -71,34 +128,70 @@ fn show(body: &mut String, id: &str, value: &Value) {
             return;
         }
     };
-    for sentence in &table.verdict {
-        let _ = writeln!(body, "<p class=\"verdict\">{}</p>", Safe(sentence));
+    let mut sentences = table.verdict.iter().map(String::as_str);
+    let headline =
+        if table.headline.is_empty() { sentences.next() } else { Some(table.headline.as_str()) };
+    let (found, method) = answer_first(headline.unwrap_or(id));
+    let _ = writeln!(body, "<h1 class=\"verdict\">{}</h1>", Safe(found));
+    if !method.is_empty() {
+        let _ = writeln!(body, "<p class=\"faint\">By {}.</p>", Safe(method));
     }
+    let policies = policies(value);
+    body.push_str(&forest::pictures(value, &policies));
+    let sentences: Vec<&str> = sentences.collect();
+    if !sentences.is_empty() {
+        body.push_str("<details class=\"more\"><summary>In sentences</summary>");
+        for sentence in sentences {
+            let _ = writeln!(body, "<p>{}</p>", Safe(sentence));
+        }
+        body.push_str("</details>\n");
+    }
+    if table.figures.iter().any(|figure| figure["name"] != forest::FIGURE) {
+        let link = part(id);
+        let _ = writeln!(body, "<div class=\"charts\" id=\"figures\" data-link=\"{link}\"></div>");
+    }
+    if !table.rows.is_empty() {
+        body.push_str("<h2>Numbers</h2>\n");
+        numbers(body, &table, &policies, FIRST);
+        if table.columns.len() > FIRST {
+            let _ = write!(
+                body,
+                "<details class=\"more\"><summary>All {} columns</summary>",
+                table.columns.len()
+            );
+            numbers(body, &table, &policies, usize::MAX);
+            body.push_str("</details>\n");
+        }
+    }
+}
+
+/// The table, as far as so many columns.
+fn numbers(body: &mut String, table: &Table, policies: &[&str], columns: usize) {
+    let looks = looks(policies.iter().copied());
     let in_words = |name: &str| matches!(name, "policy" | "verdict");
-    let class = |place: usize| match table.columns.get(place) {
+    let kind = |place: usize| match table.columns.get(place) {
         Some(name) if !in_words(name) => "number",
+        Some(name) if name == "verdict" => "c-verdict",
         _ => "",
     };
-    body.push_str("<div class=\"scroll\"><table id=\"table\"><thead><tr>");
-    for (place, name) in table.columns.iter().enumerate() {
-        let _ = write!(body, "<th class=\"{}\">{}</th>", class(place), Safe(name));
+    let id = if columns == FIRST { " id=\"table\"" } else { "" };
+    let _ = write!(body, "<div class=\"scroll\"><table{id}><thead><tr>");
+    for (place, name) in table.columns.iter().enumerate().take(columns) {
+        let _ = write!(body, "<th class=\"{}\">{}</th>", kind(place), Safe(name));
     }
     body.push_str("</tr></thead><tbody>\n");
     for row in &table.rows {
         body.push_str("<tr>");
-        for (place, text) in row.iter().enumerate() {
-            let _ = write!(body, "<td class=\"{}\">{}</td>", class(place), Safe(text));
+        for (place, text) in row.iter().enumerate().take(columns) {
+            let look = policies.iter().position(|name| place == 0 && name == text);
+            let swatch = look.map_or(String::new(), |at| {
+                format!("<i class=\"swatch {}\"></i>", class(looks[at]))
+            });
+            let _ = write!(body, "<td class=\"{}\">{swatch}{}</td>", kind(place), Safe(text));
         }
         body.push_str("</tr>\n");
     }
     body.push_str("</tbody></table></div>\n");
-    if !table.figures.is_empty() {
-        let link = part(id);
-        let _ = writeln!(
-            body,
-            "<h2>Figures</h2>\n<div class=\"charts\" id=\"figures\" data-link=\"{link}\"></div>"
-        );
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,11 @@
 
 mod api;
 mod browser;
+mod charts;
 mod chromium;
+mod documents;
 mod ending;
+mod groups;
 mod limits;
 mod live;
 mod odd_files;

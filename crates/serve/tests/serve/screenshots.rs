@@ -39,7 +39,7 @@ fn pictures_of_the_pages_are_taken() {
     let mut browser = Browser::start(1200, 780).unwrap();
     browser.open(server.url());
     browser.until("document.querySelectorAll('#runs tbody tr').length > 1");
-    let links = "[...document.querySelectorAll('tbody tr')].map(r => r.dataset.id)";
+    let links = "[...document.querySelectorAll('tbody tr[data-id]')].map(r => r.dataset.id)";
     let ids = browser.value(links);
     picture(&mut browser, "serve-list.png", "light");
     picture(&mut browser, "serve-list-dark.png", "dark");

@@ -6,28 +6,24 @@ use super::values::Values;
 use hadal_data::Batch;
 use hadal_model::{Decoder, Variant};
 use hadal_report::figure::Figure;
-use hadal_residual::{Place, Signal, Site};
+use hadal_residual::{Place, Signal};
+use serde_json::Value;
 
-/// What a backward pass found.
-pub(crate) struct Backward {
-    /// Gradient of the summed loss with respect to each sub-layer's output, `[B, T, d]`.
-    pub(crate) writes: Vec<(Site, Vec<f32>)>,
-    /// Gradient of the mean loss with respect to each parameter.
-    pub(crate) parameters: Vec<(String, Vec<f32>)>,
-    /// Positions that the mean runs over.
-    pub(crate) positions: usize,
+/// The model that is looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Models<'a> {
+    /// On a device with autodiff, for gradients.
+    pub(crate) learning: &'a Decoder,
+    /// The same parameters without autodiff.
+    pub(crate) plain: &'a Decoder,
+    pub(crate) variant: Variant<'a>,
 }
 
-/// Looks at a model from one side. All diagnostics use the same pass over the data, and only their sums are kept longer
-/// than a batch.
+/// Looks at a model from one side. All diagnostics watch the same pass over the data; what it cannot show they ask in
+/// passes of their own. Only their sums are kept longer than a batch.
 pub(crate) trait Diagnostic {
     /// Whether [`Diagnostic::see`] should be given this signal.
     fn wants(&self, _signal: Signal) -> bool {
-        false
-    }
-
-    /// Whether it needs gradients.
-    fn wants_gradients(&self) -> bool {
         false
     }
 
@@ -37,26 +33,32 @@ pub(crate) trait Diagnostic {
     /// A signal, in the order of depth.
     fn see(&mut self, _place: Place, _signal: Signal, _values: &Values) {}
 
-    /// The gradients of the batch.
-    fn learn(&mut self, _backward: &Backward) {}
-
     /// The batch is over.
     fn end(&mut self) {}
 
-    /// Passes of its own over each batch.
+    /// Passes of its own over each batch, after all diagnostics have seen all of the data.
     fn passes(&self) -> usize {
         0
     }
 
-    /// Asks the model what the common pass cannot show. `told` is called after each pass.
-    fn ask(
+    /// One of these, from 0.
+    fn pass(
         &mut self,
-        _decoder: &Decoder,
-        _variant: Variant,
+        _index: usize,
+        _models: Models,
         _batch: &Batch,
-        _told: &mut dyn FnMut(),
     ) -> Result<(), DiagnoseError> {
         Ok(())
+    }
+
+    /// What the passes so far found, if it is small enough to be kept on the disk.
+    fn save(&self) -> Option<Value> {
+        None
+    }
+
+    /// Goes on from what was saved. False if it cannot be read.
+    fn restore(&mut self, _saved: &Value) -> bool {
+        false
     }
 
     /// What it found.

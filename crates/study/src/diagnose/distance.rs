@@ -6,6 +6,7 @@
 
 use super::diagnostic::Diagnostic;
 use super::draw::Words;
+use super::summary::Summary;
 use super::sums::{Mean, slot};
 use super::values::{Values, angle};
 use hadal_data::Batch;
@@ -162,5 +163,10 @@ impl Diagnostic for Distance {
             }
         }
         figures
+    }
+
+    fn tell(&self, summary: &mut Summary) {
+        let turn = |block| Some(180.0 * self.readings.get(block, 1)?);
+        summary.block_turns = (0..self.blocks).map(turn).collect();
     }
 }

@@ -56,7 +56,7 @@ pub enum DiagnoseError {
     )]
     NotFinite { loss: f64 },
     /// There is no such diagnostic.
-    #[error("unknown diagnostic `{name}`; known are {}", Kind::names())]
+    #[error("{}", hadal_residual::unknown("diagnostic", name, &Kind::ALL.map(Kind::name)))]
     Unknown { name: String },
     /// A file cannot be read or written.
     #[error(transparent)]

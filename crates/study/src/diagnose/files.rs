@@ -1,4 +1,4 @@
-//! A diagnosis as files: each figure as JSON, CSV, SVG and PNG, and `about/summary.json`.
+//! A diagnosis as files: each figure as JSON, CSV, SVG and PNG, `about/summary.json`, and `index.html` with all of it.
 
 use super::Summary;
 use super::error::DiagnoseError;
@@ -10,11 +10,15 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes the figures and their summary. A new directory is whole or absent; in one that exists each file is whole.
+/// The page that shows it all.
+pub const PAGE: &str = "index.html";
+
+/// Writes the figures, their summary and a page of them. A new directory is whole or absent; in one that exists each file is whole.
 pub fn write(
     directory: &Path,
     figures: &[Figure],
     summaries: &[Summary],
+    page: Option<String>,
 ) -> Result<(), DiagnoseError> {
     let mut files = Files::default();
     files.figures(figures)?;
@@ -22,6 +26,10 @@ pub fn write(
     match summaries {
         [one] => files.json("about/summary.json", one)?,
         all => files.json("about/summary.json", &all)?,
+    }
+    // The last: what it shows is there.
+    if let Some(page) = page {
+        files.add(PAGE, page);
     }
     files.write(directory)
 }

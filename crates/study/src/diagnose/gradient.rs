@@ -1,12 +1,18 @@
 //! How strongly the loss depends on each block: on its outputs and on its parameters.
 
-use super::diagnostic::{Backward, Diagnostic};
+use super::diagnostic::{Diagnostic, Models};
 use super::draw::{Words, block_axis, line};
+use super::error::DiagnoseError;
 use super::summary::Summary;
 use super::sums::Mean;
 use super::values::square;
+use burn::tensor::Tensor;
+use hadal_data::Batch;
+use hadal_kernels::take_gradient;
+use hadal_model::{Decoder, ModelCost, Pass, PassError};
 use hadal_report::figure::{Axis, Figure};
-use hadal_residual::Site;
+use hadal_residual::{Place, Probe, Signal, Site};
+use hadal_train::quality::scalar;
 use std::collections::BTreeMap;
 
 /// Gradients by sub-layer and by block.
@@ -44,26 +50,99 @@ impl Gradient {
     }
 }
 
-impl Diagnostic for Gradient {
-    fn wants_gradients(&self) -> bool {
-        true
+/// A zero beside each write: its gradient shows how the loss depends on the write.
+#[derive(Default)]
+struct Taps(Vec<(Site, Tensor<3>)>);
+
+impl Probe for Taps {
+    fn wants(&self, _: Signal) -> bool {
+        false
     }
 
-    fn learn(&mut self, backward: &Backward) {
-        for (Site { index }, values) in &backward.writes {
-            if !values.is_empty() {
-                self.writes[*index].add(square(values) / values.len() as f64);
+    fn record(&mut self, _: Place, _: Signal, _: Tensor<4>) {}
+
+    fn tap(&mut self, site: Site, output: Tensor<3>) -> Tensor<3> {
+        let zero = Tensor::zeros(output.dims(), &output.device()).require_grad();
+        self.0.push((site, zero.clone()));
+        output + zero
+    }
+}
+
+/// What may be kept for a backward pass, unless a single row needs more.
+pub(crate) const MOST_BYTES: u64 = 512 << 20;
+
+/// Rows that are learnt from at a time: what a backward pass needs is kept until its end.
+fn rows_at_a_time(decoder: &Decoder, batch: &Batch) -> usize {
+    let time = batch.input.time() as u64;
+    let cost = ModelCost::of(decoder.config());
+    let row = cost.map_or(0, |cost| cost.activation_bytes_per_token * time).max(1);
+    usize::try_from(MOST_BYTES / row).unwrap_or(usize::MAX).clamp(1, batch.input.batch())
+}
+
+impl Gradient {
+    /// Learns from some rows of a batch. `writes` receives the sum of squares by sub-layer, and their number.
+    fn learn(
+        &mut self,
+        models: Models,
+        rows: &Batch,
+        writes: &mut [(f64, usize)],
+    ) -> Result<(), DiagnoseError> {
+        let Models { learning: decoder, variant, .. } = models;
+        let mut taps = Taps::default();
+        let pass = Pass { probe: Some(&mut taps), ..variant.pass() };
+        let loss = decoder.loss(&rows.input, &rows.target, &rows.scored, pass)?;
+        let mean = scalar(&loss).map_err(PassError::from)?;
+        if !mean.is_finite() {
+            return Err(DiagnoseError::NotFinite { loss: mean });
+        }
+        let positions = rows.positions() as f32;
+        let mut gradients = loss.backward();
+        for (site, zero) in taps.0 {
+            let mut values = take_gradient(&zero, &mut gradients).unwrap_or_default();
+            values.iter_mut().for_each(|value| *value *= positions);
+            let (sum, count) = &mut writes[site.index];
+            *sum += square(&values);
+            *count += values.len();
+        }
+        decoder.each_gradient(gradients, |name, mut values| {
+            // Blocks alone: an embedding may be larger than all of them.
+            if !name.starts_with("layers.") {
+                return;
+            }
+            match self.parameters.get_mut(name) {
+                Some(sum) => {
+                    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += positions * value);
+                }
+                None => {
+                    values.iter_mut().for_each(|value| *value *= positions);
+                    self.parameters.insert(name.to_owned(), values);
+                }
+            }
+        });
+        self.positions += rows.positions();
+        Ok(())
+    }
+}
+
+impl Diagnostic for Gradient {
+    fn passes(&self) -> usize {
+        1
+    }
+
+    fn pass(&mut self, _: usize, models: Models, batch: &Batch) -> Result<(), DiagnoseError> {
+        let mut writes = vec![(0.0, 0); self.writes.len()];
+        let rows = rows_at_a_time(models.learning, batch);
+        let pieces = batch.pieces(rows * batch.input.time());
+        // Rows that nothing is asked of teach nothing.
+        for piece in pieces.iter().filter(|piece| piece.positions() > 0) {
+            self.learn(models, piece, &mut writes)?;
+        }
+        for (mean, (sum, count)) in self.writes.iter_mut().zip(writes) {
+            if count > 0 {
+                mean.add(sum / count as f64);
             }
         }
-        // Blocks alone: an embedding may be larger than all of them.
-        let blocks = backward.parameters.iter().filter(|(name, _)| name.starts_with("layers."));
-        for (name, values) in blocks {
-            let sum =
-                self.parameters.entry(name.clone()).or_insert_with(|| vec![0.0; values.len()]);
-            let positions = backward.positions as f32;
-            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += positions * value);
-        }
-        self.positions += backward.positions;
+        Ok(())
     }
 
     fn figures(&self) -> Vec<Figure> {

@@ -1,10 +1,12 @@
 //! The names of the diagnostics.
 
 use super::error::DiagnoseError;
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
 /// A side to look at a model from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Size of the stream after each block, and its growth.
     Output,
@@ -61,11 +63,6 @@ impl Kind {
             Self::Sink => "sink",
             Self::Skips => "skips",
         }
-    }
-
-    /// All names.
-    pub(crate) fn names() -> String {
-        Self::ALL.map(Self::name).join(", ")
     }
 }
 

@@ -1,6 +1,6 @@
 //! NAG's lanes: how far each sub-layer turns the direction, and what the norm does.
 
-use super::diagnostic::Diagnostic;
+use super::diagnostic::{Diagnostic, Models};
 use super::draw::{Words, line, reference, site_axis};
 use super::error::DiagnoseError;
 use super::summary::{LanesSummary, Summary};
@@ -164,13 +164,12 @@ impl Diagnostic for Lanes {
         }
     }
 
-    fn ask(
-        &mut self,
-        decoder: &Decoder,
-        variant: Variant,
-        batch: &Batch,
-        _told: &mut dyn FnMut(),
-    ) -> Result<(), DiagnoseError> {
+    fn passes(&self) -> usize {
+        1
+    }
+
+    fn pass(&mut self, _: usize, models: Models, batch: &Batch) -> Result<(), DiagnoseError> {
+        let Models { plain: decoder, variant, .. } = models;
         let time = batch.input.time();
         for (row, (input, target)) in
             batch.input.ids().chunks(time).zip(batch.target.ids().chunks(time)).enumerate()

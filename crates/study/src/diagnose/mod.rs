@@ -1,8 +1,8 @@
 //! What the layers of a model really do: the figures of the Multi-Gate Residuals paper and of the literature on
 //! dilution, attention sinks, massive activations and layer pruning, as data.
 //!
-//! All diagnostics watch one forward (and backward) pass through the model that training and decoding use; none has a
-//! forward pass of its own. See `docs/diagnose.md` for what each figure means.
+//! All diagnostics watch one forward pass through the model that training and decoding use; gradients and removals take
+//! passes of their own, one after another, so that little is in memory at a time. See `docs/diagnose.md` for what each figure means.
 
 mod activations;
 mod diagnostic;
@@ -10,12 +10,19 @@ mod distance;
 mod distribution;
 mod draw;
 mod error;
+mod exact;
 mod files;
 mod gradient;
+mod identity;
+mod journal;
 mod kind;
 mod lanes;
+mod look;
+mod observer;
 mod output;
 mod overlay;
+mod page;
+mod plan;
 mod removal;
 mod sink;
 mod skips;
@@ -24,18 +31,24 @@ mod sums;
 #[cfg(test)]
 mod tests;
 mod values;
+mod verdict;
 mod watch;
 mod writes;
 mod xiong;
 
 pub use error::DiagnoseError;
 pub(crate) use files::Files;
-pub use files::write;
+pub use files::{PAGE, write};
+pub use journal::Journal;
 pub use kind::Kind;
+pub use observer::Observer;
 pub use overlay::overlay;
+pub use page::{Context, next, page};
+pub use plan::{Plan, memory, plan};
 pub use summary::{
     LanesSummary, Largest, MASSIVE, Removal, SkipsSummary, Summary, TokenSkips, USELESS,
 };
+pub use verdict::{CARRIES, HARDLY, SINK, UNEVEN, Verdict};
 
 pub(crate) use activations::SAMPLES;
 pub(crate) use diagnostic::Diagnostic;
@@ -46,13 +59,14 @@ pub(crate) use watch::watch;
 
 use crate::{Samples, Subject};
 use activations::Activations;
-use burn::module::Module;
 use distribution::Distribution;
 use gradient::Gradient;
 use hadal_model::{Decoder, Variant};
 use hadal_report::figure::{Figure, Quartiles};
 use hadal_train::Midway;
+use identity::Identity;
 use lanes::Lanes;
+use look::{Notes, look};
 use output::Output;
 use removal::Removals;
 use sink::Sink;
@@ -71,13 +85,18 @@ pub struct Options {
 }
 
 impl Options {
+    /// The diagnostics that are asked for.
+    pub fn kinds(&self) -> Vec<Kind> {
+        Kind::ALL.into_iter().filter(|kind| self.has(*kind)).collect()
+    }
+
     fn has(&self, kind: Kind) -> bool {
         self.only.is_empty() || self.only.contains(&kind)
     }
 }
 
 /// What was found.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Diagnosis {
     /// The most telling numbers.
     pub summary: Summary,
@@ -85,17 +104,34 @@ pub struct Diagnosis {
     pub figures: Vec<Figure>,
 }
 
-/// Diagnoses what was opened. `progress` receives the number of passes done and their total.
+/// Diagnoses what was opened, going on where the journal says that an earlier try got. `None` if the observer stopped it;
+/// the journal then has what was found.
 pub fn diagnose(
     subject: &Subject,
     samples: &Samples,
     options: &Options,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<Diagnosis, DiagnoseError> {
-    let mut diagnosis = look(&subject.decoder, subject.variant(), samples, options, progress)?;
-    diagnosis.summary.name.clone_from(&subject.name);
-    diagnosis.summary.step = subject.step;
-    Ok(diagnosis)
+    journal: &mut Journal,
+    observer: &mut dyn Observer,
+) -> Result<Option<Diagnosis>, DiagnoseError> {
+    let batches = samples.batches(options.batches);
+    let identity = Identity::of(subject, samples, batches)?;
+    let (entry, differs) = journal.begin(&subject.path, identity);
+    if !differs.is_empty() {
+        let differs = differs.join(" and ");
+        observer.note(&format!(
+            "an earlier diagnosis was interrupted, but it was of {differs}: begins anew"
+        ));
+    } else if !entry.done.is_empty() || entry.begun.is_some() {
+        observer.note(&format!("goes on; done before: {}", journal.words().join(", ")));
+    }
+    let notes = Notes { journal, place: &subject.path };
+    let (decoder, variant) = (&subject.decoder, subject.variant());
+    let mut found = look(decoder, variant, samples, options, Some(notes), observer)?;
+    if let Some(diagnosis) = &mut found {
+        diagnosis.summary.name.clone_from(&subject.name);
+        diagnosis.summary.step = subject.step;
+    }
+    Ok(found)
 }
 
 /// Diagnoses a run in progress and writes the results into its folder: `diagnosis` has the newest figures, and a folder
@@ -103,67 +139,19 @@ pub fn diagnose(
 pub fn diagnose_midway(midway: &Midway<'_>) -> Result<(Summary, PathBuf), DiagnoseError> {
     let options = Options { batches: Some(midway.batches), ..Options::default() };
     let samples = Samples::lent(midway.feed);
-    let mut found =
-        look(midway.decoder, Variant::in_mode(midway.mode), &samples, &options, &mut |_, _| {})?;
-    midway.name.clone_into(&mut found.summary.name);
-    found.summary.step = Some(midway.step);
+    let variant = Variant::in_mode(midway.mode);
+    // Nobody stops it, so something was found.
+    let found = look(midway.decoder, variant, &samples, &options, None, &mut ())?;
+    let Diagnosis { mut summary, figures } = found.unwrap_or_default();
+    midway.name.clone_into(&mut summary.name);
+    summary.step = Some(midway.step);
     let path = midway.folder.join("diagnosis");
     let of_step = path.join(format!("step-{:09}", midway.step));
-    for directory in [&of_step, &path] {
-        write(directory, &found.figures, std::slice::from_ref(&found.summary))?;
-    }
-    Ok((found.summary, path))
-}
-
-/// Diagnoses a model, which must be on a device with autodiff.
-fn look(
-    decoder: &Decoder,
-    variant: Variant,
-    samples: &Samples,
-    options: &Options,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<Diagnosis, DiagnoseError> {
-    let config = decoder.config();
-    let plain = decoder.valid();
-    let mut diagnostics = diagnostics(&plain, samples, options);
-    let learns = diagnostics.iter().any(|diagnostic| diagnostic.wants_gradients());
-    let batches = samples.batches(options.batches);
-    let passes = batches * (1 + diagnostics.iter().map(|d| d.passes()).sum::<usize>());
-    let mut done = 0;
-    let mut told = || {
-        done += 1;
-        progress(done, passes);
-    };
-    let mut summary = Summary {
-        residual: config.residual.to_string(),
-        blocks: config.n_layers,
-        ..Summary::default()
-    };
-    let (mut loss, mut positions) = (0.0, 0);
-    for index in 0..batches {
-        let batch = samples.batch(index)?;
-        let model = if learns { decoder } else { &plain };
-        let mut all: Vec<&mut dyn Diagnostic> = Vec::new();
-        for diagnostic in &mut diagnostics {
-            all.push(diagnostic.as_mut());
-        }
-        loss += watch(model, variant, &batch, &mut all)?;
-        if !loss.is_finite() {
-            return Err(DiagnoseError::NotFinite { loss });
-        }
-        positions += batch.positions();
-        summary.sequences += batch.input.batch() as u64;
-        summary.tokens += batch.input.ids().len() as u64;
-        told();
-        for diagnostic in &mut diagnostics {
-            diagnostic.ask(&plain, variant, &batch, &mut told)?;
-        }
-    }
-    summary.loss = loss / positions.max(1) as f64;
-    summary.perplexity = summary.loss.exp();
-    diagnostics.iter().for_each(|diagnostic| diagnostic.tell(&mut summary));
-    let figures = diagnostics.iter().flat_map(|diagnostic| diagnostic.figures()).collect();
-    Ok(Diagnosis { summary, figures })
+    let summaries = std::slice::from_ref(&summary);
+    write(&of_step, &figures, summaries, None)?;
+    let context = Context { models: midway.name.to_owned(), ..Context::default() };
+    write(&path, &figures, summaries, Some(page(summaries, &figures, &context)))?;
+    Ok((summary, path))
 }
 
 /// The requested diagnostics for which the model has anything to show.
@@ -171,16 +159,15 @@ fn diagnostics(
     decoder: &Decoder,
     samples: &Samples,
     options: &Options,
-) -> Vec<Box<dyn Diagnostic>> {
+) -> Vec<(Kind, Box<dyn Diagnostic>)> {
     let config = decoder.config();
     let blocks = config.n_layers;
     let bounds = || Bounds::new(&config.residual, &config.dimensions());
     let lanes = lanes::parameters(decoder);
     let log_gain = lanes.as_ref().map_or(0.0, |(_, log_gain)| *log_gain);
-    let wanted = Kind::ALL.into_iter().filter(|kind| options.has(*kind));
-    wanted
-        .filter_map(|kind| -> Option<Box<dyn Diagnostic>> {
-            Some(match kind {
+    (options.kinds().into_iter())
+        .filter_map(|kind| -> Option<(Kind, Box<dyn Diagnostic>)> {
+            let diagnostic: Box<dyn Diagnostic> = match kind {
                 Kind::Output => Box::new(Output::new(blocks, bounds(), log_gain)),
                 Kind::Gradients => Box::new(Gradient::new(blocks)),
                 Kind::Writes => Box::new(Writes::new(blocks, bounds())),
@@ -195,7 +182,8 @@ fn diagnostics(
                 }
                 Kind::Sink => Box::new(Sink::new(blocks)),
                 Kind::Skips => Box::new(Skips::new(config, samples.tokenizer())),
-            })
+            };
+            Some((kind, diagnostic))
         })
         .collect()
 }

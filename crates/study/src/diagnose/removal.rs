@@ -1,17 +1,21 @@
 //! What the model loses without a block or a sub-layer: the loss with it absent, minus the loss of the whole model.
 
-use super::diagnostic::Diagnostic;
+use super::diagnostic::{Diagnostic, Models};
 use super::draw::{Words, bars, block_categories};
 use super::error::DiagnoseError;
 use super::summary::{Removal, Summary};
 use hadal_data::Batch;
-use hadal_model::{Decoder, Pass, PassError, Recording, Variant};
+use hadal_model::{Pass, PassError, Recording};
 use hadal_report::figure::{Axis, Figure, Marks};
 use hadal_residual::Site;
 use hadal_train::quality::mean_loss;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A part that is left out, and how the model does without it.
+#[derive(Debug, Serialize, Deserialize)]
 struct Without {
+    #[serde(skip)]
     absent: Vec<Site>,
     /// Sum over positions.
     loss: f64,
@@ -20,12 +24,16 @@ struct Without {
 }
 
 /// Losses without each block, attention and MLP.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Removals {
     blocks: usize,
     whole: f64,
     positions: usize,
     /// Three for each block: the block, its attention, its MLP.
     without: Vec<Without>,
+    /// What the sub-layers of the whole model return for the present batch.
+    #[serde(skip)]
+    recording: Option<Recording>,
 }
 
 impl Removals {
@@ -35,7 +43,8 @@ impl Removals {
             [vec![attention, mlp], vec![attention], vec![mlp]]
         });
         let without = |absent| Without { absent, loss: 0.0, refused: None };
-        Self { blocks, whole: 0.0, positions: 0, without: sites.map(without).collect() }
+        let without = sites.map(without).collect();
+        Self { blocks, whole: 0.0, positions: 0, without, recording: None }
     }
 
     /// The loss of the whole model.
@@ -60,32 +69,50 @@ impl Diagnostic for Removals {
         self.without.len() + 1
     }
 
-    fn ask(
-        &mut self,
-        decoder: &Decoder,
-        variant: Variant,
-        batch: &Batch,
-        told: &mut dyn FnMut(),
-    ) -> Result<(), DiagnoseError> {
+    fn pass(&mut self, index: usize, models: Models, batch: &Batch) -> Result<(), DiagnoseError> {
+        let Models { plain: decoder, variant, .. } = models;
         let count = batch.positions();
         let loss = |pass: Pass| Ok(mean_loss(decoder, batch, pass)? * count as f64);
-        let mut recording = Recording::default();
-        self.whole += loss(Pass { record: Some(&mut recording), ..variant.pass() })?;
-        self.positions += count;
-        told();
-        for without in &mut self.without {
-            let replay = Some(&recording);
-            let absent = [variant.absent, &without.absent].concat();
-            match loss(Pass { absent: &absent, replay, ..variant.pass() }) {
-                Ok(loss) => without.loss += loss,
-                Err(error @ PassError::NotAbsent { .. }) => {
-                    without.refused = Some(error.to_string());
-                }
-                Err(error) => return Err(error.into()),
-            }
-            told();
+        let record =
+            |recording: &mut Recording| loss(Pass { record: Some(recording), ..variant.pass() });
+        let Some(without) = index.checked_sub(1) else {
+            self.whole += record(self.recording.insert(Recording::default()))?;
+            self.positions += count;
+            return Ok(());
+        };
+        // An interrupted batch goes on without its recording.
+        if self.recording.is_none() {
+            record(self.recording.insert(Recording::default()))?;
+        }
+        let last = index == self.without.len();
+        let without = &mut self.without[without];
+        let absent = [variant.absent, &without.absent].concat();
+        let replay = self.recording.as_ref();
+        match loss(Pass { absent: &absent, replay, ..variant.pass() }) {
+            Ok(loss) => without.loss += loss,
+            Err(error @ PassError::NotAbsent { .. }) => without.refused = Some(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
+        if last {
+            self.recording = None;
         }
         Ok(())
+    }
+
+    fn save(&self) -> Option<Value> {
+        serde_json::to_value(self).ok()
+    }
+
+    fn restore(&mut self, saved: &Value) -> bool {
+        let Ok(mut saved) = Self::deserialize(saved) else { return false };
+        let fits = (saved.blocks, saved.without.len()) == (self.blocks, self.without.len());
+        if fits {
+            for (saved, own) in saved.without.iter_mut().zip(&mut self.without) {
+                saved.absent = std::mem::take(&mut own.absent);
+            }
+            *self = saved;
+        }
+        fits
     }
 
     fn figures(&self) -> Vec<Figure> {

@@ -27,6 +27,9 @@ pub struct Summary {
     pub gradient_ratio: Option<f64>,
     /// Relative size of the first and the last block's write.
     pub write_sizes: Option<(f64, f64)>,
+    /// Angle in degrees between what each block reads and what the next one does, at the last token.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub block_turns: Vec<Option<f64>>,
     /// What the loss loses when a block is removed.
     pub removals: Vec<Removal>,
     /// The largest activation.
@@ -125,6 +128,29 @@ pub const USELESS: f64 = 0.01;
 pub const MASSIVE: f64 = 1000.0;
 
 impl Summary {
+    /// Takes over what another one tells.
+    pub(crate) fn add(&mut self, told: Self) {
+        fn take<T>(own: &mut Option<T>, told: Option<T>) {
+            if told.is_some() {
+                *own = told;
+            }
+        }
+        take(&mut self.norm_growth, told.norm_growth);
+        take(&mut self.gradient_ratio, told.gradient_ratio);
+        take(&mut self.write_sizes, told.write_sizes);
+        if !told.block_turns.is_empty() {
+            self.block_turns = told.block_turns;
+        }
+        if !told.removals.is_empty() {
+            self.removals = told.removals;
+        }
+        take(&mut self.largest, told.largest);
+        take(&mut self.sink, told.sink);
+        take(&mut self.widest_gate, told.widest_gate);
+        take(&mut self.lanes, told.lanes);
+        take(&mut self.skips, told.skips);
+    }
+
     /// Blocks without which the loss is as good or better.
     pub fn useless(&self) -> Vec<usize> {
         let low = |removal: &&Removal| removal.loss_change.is_some_and(|change| change < USELESS);

@@ -1,7 +1,10 @@
 //! Hand-made models with known answers.
 
-use super::diagnostic::Diagnostic;
+mod interruption;
+
+use super::diagnostic::{Diagnostic, Models};
 use super::*;
+use burn::module::Module;
 use hadal_data::Batch;
 use hadal_model::{DepthKv, Device, ModelConfig, Pass, Tokens};
 use hadal_report::figure::Marks;
@@ -9,6 +12,7 @@ use hadal_report::run::Run;
 use hadal_residual::{Init, Recorder, ResidualConfig, Signal, Weights};
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 fn config(residual: &str, blocks: usize) -> ModelConfig {
     ModelConfig {
@@ -59,8 +63,12 @@ fn batch(rows: usize, time: usize) -> Batch {
 
 /// What a diagnostic sees of a batch.
 fn seen<D: Diagnostic>(decoder: &Decoder, batch: &Batch, mut diagnostic: D) -> D {
-    watch(decoder, Variant::default(), batch, &mut [&mut diagnostic]).unwrap();
-    diagnostic.ask(&decoder.valid(), Variant::default(), batch, &mut || {}).unwrap();
+    let plain = decoder.valid();
+    watch(&plain, Variant::default(), batch, &mut [&mut diagnostic]).unwrap();
+    let models = Models { learning: decoder, plain: &plain, variant: Variant::default() };
+    for pass in 0..diagnostic.passes() {
+        diagnostic.pass(pass, models, batch).unwrap();
+    }
     diagnostic
 }
 
@@ -68,8 +76,44 @@ fn samples(rows: usize, time: usize) -> Samples<'static> {
     Samples::tokens((0..(rows * time + 1) as u32).map(|i| (i * i + 5 * i) % 19).collect(), time)
 }
 
+/// A diagnosis that nobody watches.
+fn looked(
+    decoder: &Decoder,
+    samples: &Samples,
+    options: &Options,
+) -> Result<Diagnosis, DiagnoseError> {
+    look(decoder, Variant::default(), samples, options, None, &mut ()).map(Option::unwrap)
+}
+
 fn quick(decoder: &Decoder) -> Diagnosis {
-    look(decoder, Variant::default(), &samples(6, 9), &Options::default(), &mut |_, _| {}).unwrap()
+    looked(decoder, &samples(6, 9), &Options::default()).unwrap()
+}
+
+/// Remembers what it was told, and stops after some passes.
+#[derive(Default)]
+struct Told {
+    passes: Vec<(usize, usize)>,
+    kinds: Vec<Kind>,
+    notes: Vec<String>,
+    most: Option<usize>,
+}
+
+impl Observer for Told {
+    fn passed(&mut self, done: usize, all: usize) {
+        self.passes.push((done, all));
+    }
+
+    fn finished(&mut self, kinds: &[Kind]) {
+        self.kinds.extend(kinds);
+    }
+
+    fn note(&mut self, text: &str) {
+        self.notes.push(text.to_owned());
+    }
+
+    fn stops(&self) -> bool {
+        self.most.is_some_and(|most| self.passes.len() >= most)
+    }
 }
 
 #[track_caller]
@@ -387,9 +431,7 @@ fn watching_changes_nothing() {
         let before = decoder.parameters();
         let batch = batch(4, 7);
         let whole = seen(&decoder, &batch, Removals::new(3)).loss();
-        let watched =
-            look(&decoder, Variant::default(), &samples(6, 9), &Options::default(), &mut |_, _| {})
-                .unwrap();
+        let watched = looked(&decoder, &samples(6, 9), &Options::default()).unwrap();
         assert!(watched.summary.loss.is_finite());
         assert_eq!(decoder.parameters(), before, "{kind}");
         assert_eq!(seen(&decoder, &batch, Removals::new(3)).loss(), whole, "{kind}");
@@ -400,13 +442,11 @@ fn watching_changes_nothing() {
 fn only_what_was_asked_for_is_measured() {
     let decoder = fresh(&config("mgr", 3));
     let options = Options { only: vec![Kind::Sink], batches: Some(1) };
-    let mut told = Vec::new();
-    let found = look(&decoder, Variant::default(), &samples(6, 9), &options, &mut |d, all| {
-        told.push((d, all))
-    })
-    .unwrap();
+    let mut told = Told::default();
+    let found = look(&decoder, Variant::default(), &samples(6, 9), &options, None, &mut told);
+    let found = found.unwrap().unwrap();
     assert_eq!(found.figures.len(), 1);
-    assert_eq!(told, [(1, 1)]);
+    assert_eq!((told.passes, told.kinds), (vec![(1, 1)], vec![Kind::Sink]));
     assert_eq!(found.summary.norm_growth, None);
     let error = "sinks".parse::<Kind>().unwrap_err().to_string();
     assert!(error.contains("unknown diagnostic `sinks`") && error.contains("sink"), "{error}");
@@ -417,9 +457,7 @@ fn numbers_that_overflow_are_refused() {
     let decoder = model(&config("prenorm", 2), |name, shape| {
         name.contains("norm").then(|| vec![f32::MAX; shape.iter().product()])
     });
-    let error =
-        look(&decoder, Variant::default(), &samples(2, 5), &Options::default(), &mut |_, _| {})
-            .unwrap_err();
+    let error = looked(&decoder, &samples(2, 5), &Options::default()).unwrap_err();
     assert!(matches!(error, DiagnoseError::NotFinite { .. }), "{error}");
 }
 
@@ -429,7 +467,7 @@ fn what_is_written_reads_back_as_the_figures_of_a_run() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("config.toml"), "seed = 1\n").unwrap();
     let out = directory.path().join("diagnosis");
-    write(&out, &figures, std::slice::from_ref(&summary)).unwrap();
+    write(&out, &figures, std::slice::from_ref(&summary), None).unwrap();
     let run = Run::read(directory.path()).unwrap();
     figures.sort_by(|a, b| a.name.cmp(&b.name));
     assert_eq!(run.figures.len(), figures.len());

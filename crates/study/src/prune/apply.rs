@@ -2,19 +2,31 @@
 
 use super::error::{PruneError, unfit};
 use super::file::{FileHash, Source, SourceKind, hash, write_json};
+use super::halves::MeasuredOn;
 use super::map::Renumbering;
 use super::plan::Plan;
 use super::rest::{self, Rest};
 use super::scores::Scores;
 use super::{gguf, hugging_face, own};
-use hadal_files::{Action, StagedDirectory, file_error};
+use crate::words::quoted;
+use hadal_files::{Action, StagedDirectory, create_directory, file_error};
 use hadal_model::{Part, read_config};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The record of a cut.
-pub(super) const MANIFEST: &str = "pruned.json";
+const MANIFEST: &str = "pruned.json";
+
+/// Where the record of a cut is: in its directory, or beside its file.
+pub(super) fn record_of(cut: &Path) -> PathBuf {
+    if is_file(cut) { cut.with_extension(MANIFEST) } else { cut.join(MANIFEST) }
+}
+
+/// Whether a cut is a GGUF file, rather than a directory.
+pub(super) fn is_file(cut: &Path) -> bool {
+    cut.extension().is_some_and(|extension| extension == "gguf") && !cut.is_dir()
+}
 
 /// The record of a cut, `pruned.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +46,9 @@ pub struct Manifest {
     /// What the parts were worth, if there was a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
+    /// What the plan was measured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<MeasuredOn>,
     /// What was written.
     pub files: Vec<FileHash>,
     /// Files of the original that were not copied, because they hold the whole model.
@@ -52,8 +67,8 @@ pub struct Manifest {
     pub undo: String,
 }
 
-/// Cuts parts out of a model and writes the rest to `out`, a directory that does not exist yet. The source is never
-/// touched.
+/// Cuts parts out of a model and writes the rest to `out`, which does not exist yet: a directory, or a GGUF file if it is
+/// named so and was cut from one. The source is never touched.
 pub fn apply(
     path: &Path,
     remove: &[Part],
@@ -61,8 +76,14 @@ pub fn apply(
     out: &Path,
     command: &str,
 ) -> Result<Manifest, PruneError> {
-    if out.exists() {
-        return Err(PruneError::Exists { path: out.into() });
+    for path in [out, &record_of(out)] {
+        if path.exists() {
+            return Err(PruneError::Exists { path: path.into() });
+        }
+    }
+    let kind = Source::kind_of(path)?;
+    if is_file(out) && kind != SourceKind::Gguf {
+        return Err(unfit(out, DIRECTORY));
     }
     let source = Source::open(path)?;
     source.verify()?;
@@ -82,8 +103,6 @@ pub fn apply(
         ));
     }
     let map = Renumbering::new(blocks, remove)?;
-    let staged = StagedDirectory::create(out)?;
-    let (exact, rest) = write(&source, &map, staged.path())?;
     let removed = Part::of_sites(&Part::all_sites(remove));
     let redo = format!(
         "hadal prune apply {} --blocks {} --out {}",
@@ -91,27 +110,65 @@ pub fn apply(
         Part::list(&removed),
         quoted(out)
     );
-    // Also in the place of a copy of the whole model's.
-    hadal_files::write_manifest(staged.path())?;
-    let manifest = Manifest {
+    let gone = match is_file(out) {
+        true => format!("rm {} {}", quoted(out), quoted(&record_of(out))),
+        false => format!("rm -r {}", quoted(out)),
+    };
+    let mut manifest = Manifest {
         blocks,
         removed,
         kept: map.kept().to_vec(),
         silenced: map.silent().to_vec(),
-        exact,
+        exact: true,
         scores: plan.map(|plan| plan.scores.clone()),
-        files: hashes(staged.path())?,
-        not_copied: rest.weights,
-        left_out: rest.left_out,
-        code: rest.code,
+        data: plan.and_then(|plan| plan.data.clone()),
+        files: Vec::new(),
+        not_copied: Vec::new(),
+        left_out: Vec::new(),
+        code: Vec::new(),
         command: command.into(),
         redo,
-        undo: format!("rm -r {}   # {} is untouched", quoted(out), quoted(&source.path)),
+        undo: format!("{gone}   # {} is untouched", quoted(&source.path)),
         source,
     };
-    write_json(&staged.path().join(MANIFEST), &manifest)?;
-    staged.finish()?;
+    match is_file(out) {
+        true => write_file(&mut manifest, &map, out)?,
+        false => write_directory(&mut manifest, &map, out)?,
+    }
     Ok(manifest)
+}
+
+/// What to do with a directory that should become a file.
+const DIRECTORY: &str = "a cut of a directory is a directory, and this is the name of a file; cut with --out smaller, then \
+     write the file with `hadal export smaller --format gguf --out model.gguf`";
+
+/// Writes a GGUF file, and its record beside it.
+fn write_file(manifest: &mut Manifest, map: &Renumbering, out: &Path) -> Result<(), PruneError> {
+    if let Some(above) = out.parent().filter(|above| !above.as_os_str().is_empty()) {
+        create_directory(above)?;
+    }
+    gguf::cut(&manifest.source.path, map, out)?;
+    manifest.files = vec![hash(out)?];
+    write_json(&record_of(out), manifest)
+}
+
+/// Writes a directory with its record: all of it or nothing.
+fn write_directory(
+    manifest: &mut Manifest,
+    map: &Renumbering,
+    out: &Path,
+) -> Result<(), PruneError> {
+    let staged = StagedDirectory::create(out)?;
+    let (exact, rest) = write(&manifest.source, map, staged.path())?;
+    // Also in the place of a copy of the whole model's.
+    hadal_files::write_manifest(staged.path())?;
+    manifest.exact = exact;
+    manifest.files = hashes(staged.path())?;
+    manifest.not_copied = rest.weights;
+    manifest.left_out = rest.left_out;
+    manifest.code = rest.code;
+    write_json(&staged.path().join(MANIFEST), manifest)?;
+    Ok(staged.finish()?)
 }
 
 /// Writes everything but the record. Returns whether it is exact, and what became of other files.
@@ -139,25 +196,4 @@ fn hashes(directory: &Path) -> Result<Vec<FileHash>, PruneError> {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths.iter().map(|path| hash(path)).collect()
-}
-
-/// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text;
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_survive_a_shell() {
-        assert_eq!(quoted(Path::new("/a/b-c.gguf")), "/a/b-c.gguf");
-        assert_eq!(quoted(Path::new("it's mine")), r"'it'\''s mine'");
-    }
 }

@@ -1,8 +1,10 @@
 //! Is the cut what was promised? It is read back and compared with the original from which the parts are absent.
 
-use super::apply::{MANIFEST, Manifest};
+use super::apply::{Manifest, is_file, record_of};
+use super::course::Course;
 use super::error::{PruneError, unfit};
 use super::file::{Source, hash, read_json};
+use super::halves::{Halves, MeasuredOn};
 use super::measure::{Cost, logits, measure};
 use super::probes::{Asked, ProbeResult, SampleText, probe, samples};
 use crate::samples::tokenizer;
@@ -11,7 +13,7 @@ use burn::module::Module;
 use hadal_data::Batch;
 use hadal_model::{Part, Tokenizer, Tokens};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Difference of logits, relative to the largest, that is allowed for a cut that is exact only to rounding.
 const ROUNDING: f64 = 1e-4;
@@ -51,22 +53,31 @@ pub struct Check {
     pub logits: Agreement,
     /// Whether that is as it should be.
     pub passed: bool,
-    /// The original on the data.
-    pub original: Cost,
-    /// The original without the parts on the same data, which equals the cut if that `passed`; its KL is relative to
-    /// the original.
-    pub cut: Cost,
-    /// Tokens of the data.
-    pub tokens: u64,
-    /// Whether the data was named, rather than a few sentences of ours.
-    pub data: bool,
+    /// How good both are, if there is data to tell by.
+    #[serde(flatten)]
+    pub quality: Option<CutQuality>,
     /// What both answer, if there is a tokenizer.
     pub probes: Vec<ProbeResult>,
     /// What both write.
     pub samples: Vec<SampleText>,
 }
 
-/// Checks a directory that [`super::apply()`] wrote against its original. `progress` receives the number of steps done.
+/// What a cut costs on some data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CutQuality {
+    /// The original.
+    pub original: Cost,
+    /// The original without the parts, which equals the cut if that `passed`; its KL is relative to the original.
+    pub cut: Cost,
+    /// Tokens of the data.
+    pub tokens: u64,
+    /// Where the data is; none for the held-out data of a run.
+    pub data: Option<PathBuf>,
+    /// Whether it is the data that the plan was judged by, and not chosen on.
+    pub of_plan: bool,
+}
+
+/// Checks what [`super::apply()`] wrote against its original. Without `data` the plan's is taken, if it is still there. `progress` receives the number of steps done.
 pub fn check(
     pruned: &Path,
     original: &Path,
@@ -75,33 +86,37 @@ pub fn check(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Check, PruneError> {
     let manifest = manifest(pruned)?;
+    let directory = if is_file(pruned) { pruned.parent().unwrap_or(pruned) } else { pruned };
     Source::open(original)?.same_as(&manifest.source, "the cut was made from it")?;
     for file in &manifest.files {
-        if hash(&pruned.join(&file.name))? != *file {
-            let path = pruned.join(&file.name);
+        if hash(&directory.join(&file.name))? != *file {
+            let path = directory.join(&file.name);
             return Err(PruneError::Changed { path, since: "it was written by the cut" });
         }
     }
     let whole = Subject::open(original)?;
     let cut = Subject::open(pruned)?;
     let words = tokenizer(&whole).ok();
-    let batches = match data {
-        Some(path) => {
-            let samples = Samples::of(&whole, Some(path))?;
-            let all = (0..samples.batches(batches)).map(|index| Ok(samples.batch(index)?));
-            all.collect::<Result<Vec<_>, PruneError>>()?
-        }
+    let found = match (data, &manifest.data) {
+        (Some(path), _) => Some(Data::named(&whole, path, batches)?),
+        (None, Some(of)) => Data::of_plan(&whole, of, batches),
+        (None, None) => None,
+    };
+    let built_in = match found {
+        Some(_) => Vec::new(),
         None => vec![sentences(&whole, words.as_ref())?],
     };
+    let batches = found.as_ref().map_or(&built_in, |found| &found.batches);
     let [whole_mode, cut_mode] = [&whole, &cut].map(|subject| subject.mode.clone());
     let (whole, cut) = (whole.decoder.valid(), cut.decoder.valid());
     let models = [(&whole, &whole_mode), (&cut, &cut_mode)];
     whole.check_absent(&Part::all_sites(&manifest.removed))?;
 
     let steps = 2 * batches.len() + 2;
-    let logits = agreement(models, &manifest.removed, &batches, &mut |done| progress(done, steps))?;
+    let logits = agreement(models, &manifest.removed, batches, &mut |done| progress(done, steps))?;
     let passed = logits.holds(manifest.exact);
-    let (original_cost, cut_cost) = costs(models[0], &manifest.removed, &batches)?;
+    let quality = found.as_ref().map(|data| data.quality(models[0], &manifest.removed));
+    let quality = quality.transpose()?;
     progress(2 * batches.len(), steps);
     let (mut probes, mut texts) = (Vec::new(), Vec::new());
     if let Some(words) = &words {
@@ -115,21 +130,49 @@ pub fn check(
         exact: manifest.exact,
         logits,
         passed,
-        original: original_cost,
-        cut: cut_cost,
-        tokens: batches.iter().map(|batch| batch.input.ids().len() as u64).sum(),
-        data: data.is_some(),
+        quality,
         probes,
         samples: texts,
     })
 }
 
+/// Data that tells how good a cut is.
+struct Data {
+    batches: Vec<Batch>,
+    path: Option<PathBuf>,
+    of_plan: bool,
+}
+
+impl Data {
+    fn named(whole: &Subject, path: &Path, batches: Option<usize>) -> Result<Self, PruneError> {
+        let samples = Samples::of(whole, Some(path))?;
+        let all = (0..samples.batches(batches)).map(|index| Ok(samples.batch(index)?));
+        let batches = all.collect::<Result<Vec<_>, PruneError>>()?;
+        Ok(Self { batches, path: Some(path.into()), of_plan: false })
+    }
+
+    /// What the plan was judged by.
+    fn of_plan(whole: &Subject, of: &MeasuredOn, batches: Option<usize>) -> Option<Self> {
+        let mut halves = Halves::again(whole, of).ok()?;
+        halves.judge.truncate(batches.unwrap_or(usize::MAX));
+        Some(Self { batches: halves.judge, path: of.path.clone(), of_plan: true })
+    }
+
+    fn quality(&self, whole: Asked, removed: &[Part]) -> Result<CutQuality, PruneError> {
+        let (original, cut) = costs(whole, removed, &self.batches)?;
+        let tokens = self.batches.iter().map(|batch| batch.input.ids().len() as u64).sum();
+        Ok(CutQuality { original, cut, tokens, data: self.path.clone(), of_plan: self.of_plan })
+    }
+}
+
 fn manifest(pruned: &Path) -> Result<Manifest, PruneError> {
-    let path = pruned.join(MANIFEST);
+    let path = record_of(pruned);
     if !path.is_file() {
+        let name = path.file_name().unwrap_or_default().display().to_string();
+        let lacks = if is_file(pruned) { "there is no" } else { "it holds no" };
         return Err(unfit(
             pruned,
-            format!("it holds no {MANIFEST}; name a directory that `hadal prune apply` wrote"),
+            format!("{lacks} {name}; name a model that `hadal prune apply` wrote"),
         ));
     }
     serde_json::from_value(read_json(&path)?)
@@ -182,7 +225,7 @@ fn agreement(
 
 /// The original, and the original without the parts, whose logits are the cut's.
 fn costs(whole: Asked, removed: &[Part], batches: &[Batch]) -> Result<(Cost, Cost), PruneError> {
-    let costs = measure(whole.0, whole.1, batches, &[removed.to_vec()], &mut || {})?;
+    let costs = measure(whole.0, whole.1, batches, &[removed.to_vec()], &mut Course::default())?;
     let cut = costs.cuts.into_iter().next().and_then(Result::ok).unwrap_or(costs.whole);
     Ok((costs.whole, cut))
 }

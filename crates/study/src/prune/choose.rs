@@ -26,7 +26,7 @@ pub struct Budget {
 
 impl Budget {
     /// The most parts that may go, or all candidates if costs alone decide.
-    fn count(&self, all: usize, candidates: usize) -> Result<usize, PruneError> {
+    pub(super) fn count(&self, all: usize, candidates: usize) -> Result<usize, PruneError> {
         for (name, value) in [
             ("--percent", self.percent),
             ("--max-ppl-rise", self.max_perplexity_rise),
@@ -57,7 +57,7 @@ impl Budget {
         }
     }
 
-    fn limits_cost(&self) -> bool {
+    pub(super) fn limits_cost(&self) -> bool {
         self.max_perplexity_rise.is_some() || self.max_kl.is_some()
     }
 
@@ -109,7 +109,7 @@ impl Score {
         if self == Self::Kl { cost.kl } else { cost.loss }
     }
 
-    fn is_measured(self) -> bool {
+    pub(super) fn is_measured(self) -> bool {
         matches!(self, Self::Loss | Self::Kl)
     }
 }
@@ -118,9 +118,10 @@ impl FromStr for Score {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|score| score.name() == name).ok_or_else(|| {
-            format!("unknown score `{name}`; known are {}", Self::ALL.map(Self::name).join(", "))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|score| score.name() == name)
+            .ok_or_else(|| hadal_residual::unknown("score", name, &Self::ALL.map(Self::name)))
     }
 }
 

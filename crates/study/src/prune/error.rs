@@ -56,6 +56,15 @@ pub enum PruneError {
     /// Something is there already.
     #[error("{} exists already; name another place with --out, or remove it", path.display())]
     Exists { path: PathBuf },
+    /// It was asked to stop.
+    #[error("stopped after {done} of {all} passes")]
+    Stopped { kept: Option<PathBuf>, done: usize, all: usize },
+    /// What another command left is not thrown away.
+    #[error(
+        "{} holds what was measured of another model, or by another version of hadal; write elsewhere with -o other.json, or over it with --force",
+        path.display()
+    )]
+    OtherMeasurements { path: PathBuf },
     /// A file is not the one that was planned for.
     #[error("{} changed since {since}; plan again, or restore it", path.display())]
     Changed { path: PathBuf, since: &'static str },
@@ -110,7 +119,8 @@ impl PruneError {
             | Self::TooDeep { .. }
             | Self::Unfit { .. }
             | Self::NotWritable { .. }
-            | Self::Exists { .. } => true,
+            | Self::Exists { .. }
+            | Self::OtherMeasurements { .. } => true,
             Self::Subject(error) => error.is_usage(),
             Self::Pass(error) => {
                 matches!(error, PassError::NotAbsent { .. } | PassError::UnknownSite { .. })

@@ -58,6 +58,11 @@ impl Source {
         Ok(verified.map_err(CheckpointError::from)?)
     }
 
+    /// What kind of model is there.
+    pub(super) fn kind_of(path: &Path) -> Result<SourceKind, PruneError> {
+        Ok(find(path)?.1)
+    }
+
     /// Finds a model: a directory, a run's finished model, or a GGUF file. Hashes all of it.
     pub fn open(path: &Path) -> Result<Self, PruneError> {
         let (path, kind) = find(path)?;

@@ -1,6 +1,8 @@
 //! What a model loses without some of its parts: loss, and how far its predictions move.
 
+use super::course::Course;
 use super::error::PruneError;
+use super::ledger;
 use hadal_data::Batch;
 use hadal_kernels::read_back;
 use hadal_model::{Decoder, Part, Pass, PassError, Recording};
@@ -37,10 +39,10 @@ struct Whole {
 }
 
 /// Sums over positions.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    loss: f64,
-    kl: f64,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    pub(super) loss: f64,
+    pub(super) kl: f64,
 }
 
 impl Sums {
@@ -56,53 +58,95 @@ impl Sums {
 }
 
 /// Measures cuts on batches: the data is read once, and the whole model and what all cuts have in common run once on
-/// each piece of it. A cut then runs from the first of its own parts on. `told` is called after each pass.
+/// each piece of it. A cut then runs from the first of its own parts on. What the course knows is not measured again.
 pub(super) fn measure(
     decoder: &Decoder,
     mode: &StepMode,
     batches: &[Batch],
     cuts: &[Vec<Part>],
-    told: &mut dyn FnMut(),
+    course: &mut Course,
 ) -> Result<Costs, PruneError> {
     let vocabulary = decoder.config().vocab_size;
     let mut positions = 0;
     let mut whole_sums = Sums::default();
     let mut sums = vec![Ok(Sums::default()); cuts.len()];
-    let common = in_common(cuts);
     for piece in batches.iter().flat_map(|batch| pieces(batch, vocabulary)) {
-        let mut recording = Recording::default();
-        let logits = recorded(decoder, mode, &piece, &[], &mut recording)?;
-        let probabilities = probabilities(&logits, vocabulary);
-        let whole = Whole { logits, probabilities };
-        let counted = compare(&whole, &whole.logits, &piece, vocabulary);
-        whole_sums.loss += counted.loss;
         positions += piece.positions();
-        if !common.is_empty() && cuts.len() > 1 {
-            let mut shared = Recording::default();
-            match recorded(decoder, mode, &piece, &common, &mut shared) {
-                Ok(_) => recording = shared,
-                // Measuring the cuts will report this.
-                Err(PassError::NotAbsent { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        told();
-        for (cut, sums) in cuts.iter().zip(&mut sums) {
-            let Ok(sum) = sums else { continue };
-            match replayed(decoder, mode, &piece, cut, &recording) {
-                Ok(logits) => {
-                    let more = compare(&whole, &logits, &piece, vocabulary);
+        let found = measure_piece(decoder, mode, &piece, cuts, course)?;
+        whole_sums.loss += found.whole.loss;
+        for (sums, more) in sums.iter_mut().zip(found.cuts) {
+            match (sums.as_mut(), more) {
+                (Ok(sum), Ok(more)) => {
                     sum.loss += more.loss;
                     sum.kl += more.kl;
                 }
-                Err(PassError::NotAbsent { reason, .. }) => *sums = Err(reason.to_owned()),
-                Err(error) => return Err(error.into()),
+                (Ok(_), Err(reason)) => *sums = Err(reason),
+                (Err(_), _) => {}
             }
-            told();
         }
     }
     let cuts = sums.into_iter().map(|sums| Ok(sums?.cost(positions))).collect();
     Ok(Costs { whole: whole_sums.cost(positions), cuts })
+}
+
+/// Sums over one piece.
+struct Found {
+    whole: Sums,
+    /// Each cut, or why the policy cannot do without its parts.
+    cuts: Vec<Result<Sums, String>>,
+}
+
+fn measure_piece(
+    decoder: &Decoder,
+    mode: &StepMode,
+    piece: &Batch,
+    cuts: &[Vec<Part>],
+    course: &mut Course,
+) -> Result<Found, PruneError> {
+    let vocabulary = decoder.config().vocab_size;
+    let name = ledger::name(piece);
+    let known: Vec<_> = cuts.iter().map(|cut| course.ledger.get(&name, cut)).collect();
+    let whole = course.ledger.get(&name, &[]).and_then(Result::ok);
+    if let Some(whole) = whole
+        && known.iter().all(Option::is_some)
+    {
+        course.known(1 + cuts.len());
+        return Ok(Found { whole, cuts: known.into_iter().flatten().collect() });
+    }
+    let mut recording = Recording::default();
+    let logits = recorded(decoder, mode, piece, &[], &mut recording)?;
+    let probabilities = probabilities(&logits, vocabulary);
+    let whole = Whole { logits, probabilities };
+    let whole_sums = compare(&whole, &whole.logits, piece, vocabulary);
+    course.ledger.put(&name, &[], &Ok(whole_sums));
+    let common = in_common(cuts);
+    if !common.is_empty() && cuts.len() > 1 {
+        let mut shared = Recording::default();
+        match recorded(decoder, mode, piece, &common, &mut shared) {
+            Ok(_) => recording = shared,
+            // Measuring the cuts will report this.
+            Err(PassError::NotAbsent { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    course.passed()?;
+    let mut found = Vec::with_capacity(cuts.len());
+    for (cut, known) in cuts.iter().zip(known) {
+        if let Some(known) = known {
+            course.known(1);
+            found.push(known);
+            continue;
+        }
+        let sums = match replayed(decoder, mode, piece, cut, &recording) {
+            Ok(logits) => Ok(compare(&whole, &logits, piece, vocabulary)),
+            Err(PassError::NotAbsent { reason, .. }) => Err(reason.to_owned()),
+            Err(error) => return Err(error.into()),
+        };
+        course.ledger.put(&name, cut, &sums);
+        found.push(sums);
+        course.passed()?;
+    }
+    Ok(Found { whole: whole_sums, cuts: found })
 }
 
 /// How many passes [`measure`] makes.
@@ -154,7 +198,7 @@ fn values(decoder: &Decoder, batch: &Batch, pass: Pass) -> Result<Vec<f32>, Pass
 }
 
 /// A batch in pieces whose logits fit in memory, for the whole model and for one cut.
-fn pieces(batch: &Batch, vocabulary: usize) -> Vec<Batch> {
+pub(super) fn pieces(batch: &Batch, vocabulary: usize) -> Vec<Batch> {
     batch.pieces(2 * MOST_LOGITS / vocabulary)
 }
 

@@ -4,14 +4,19 @@
 //! Everything is measured by leaving parts out of the one forward pass, so a plan needs no second model. See
 //! `docs/prune.md` for the scores and their limits.
 
+mod answer;
 mod apply;
 mod check;
 mod choose;
+mod course;
 mod error;
+mod estimate;
 mod figures;
 mod file;
 mod gguf;
+mod halves;
 mod hugging_face;
+mod ledger;
 mod map;
 mod measure;
 mod own;
@@ -26,15 +31,19 @@ mod speed;
 mod tests;
 mod turns;
 
+pub use answer::answer;
 pub use apply::{Manifest, apply};
-pub use check::{Agreement, Check, check};
+pub use check::{Agreement, Check, CutQuality, check};
 pub use choose::{Budget, Method, Options, Score};
 pub use error::PruneError;
+pub use estimate::{PlanEstimate, estimate};
 pub use figures::{figures, write_plan_figures};
 pub use file::{FileHash, Source, SourceKind};
+pub use halves::MeasuredOn;
+pub use ledger::{discard_measurements, measurements_of};
 pub use measure::Cost;
-pub use plan::{Memory, Outcome, Plan, plan};
+pub use plan::{Memory, Outcome, Plan, Request, plan};
 pub use plan_file::read_plan;
 pub use probes::{ProbeResult, SampleText};
-pub use scores::{PartScore, Scores, score};
+pub use scores::{PartScore, Scores};
 pub use speed::Speed;

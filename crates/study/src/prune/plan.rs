@@ -1,18 +1,21 @@
 //! A plan: what should go, why, and its measured cost. Nothing is written but the plan.
 
 use super::choose::{Options, choose};
+use super::course::Course;
 use super::error::PruneError;
 use super::file::Source;
+use super::halves::{Halves, MeasuredOn};
+use super::ledger::Ledger;
 use super::measure::{Cost, measure, passes};
 use super::scores::{Scores, cuts, score};
-use super::speed::{Speed, speed};
-use crate::{Samples, Subject};
+use super::speed::{Speed, TURNS, speed};
+use crate::Subject;
 use burn::module::Module;
-use hadal_data::Batch;
 use hadal_model::{Decoder, ModelConfig, ModelCost, Part};
 use hadal_residual::StepMode;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 /// The version of the file.
 pub(super) const FORMAT: u32 = 1;
@@ -46,6 +49,9 @@ pub struct Plan {
     pub speed: Speed,
     /// What every part is worth.
     pub scores: Scores,
+    /// What it was measured with; older plans do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<MeasuredOn>,
     /// What was typed.
     pub command: String,
 }
@@ -115,45 +121,44 @@ fn belongs(name: &str, part: Part) -> bool {
     }
 }
 
+/// What to plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The model.
+    pub model: &'a Path,
+    /// What to measure with; the run's held-out data if there is none.
+    pub data: Option<&'a Path>,
+    /// Batches of about 2048 tokens.
+    pub batches: Option<usize>,
+    /// What goes, and how it is chosen.
+    pub options: &'a Options,
+    /// What was typed.
+    pub command: &'a str,
+    /// Where measurements are kept until the plan is done, see [`measurements_of`](super::measurements_of).
+    pub keep: Option<&'a Path>,
+    /// Whether measurements of another model there may be thrown away.
+    pub force: bool,
+}
+
 /// Measures a model and chooses what goes. `progress` receives the number of passes done and their total; the total
-/// grows if the choice is made step by step.
+/// grows if the choice is made step by step. If it is asked to stop, what was measured is kept, and the same request
+/// goes on from there.
 pub fn plan(
-    path: &Path,
-    data: Option<&Path>,
-    batches: Option<usize>,
-    options: &Options,
-    command: &str,
+    request: &Request,
+    stop: &AtomicBool,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Plan, PruneError> {
-    options.check()?;
-    let source = Source::open(path)?;
-    let subject = Subject::open(path)?;
-    let samples = Samples::of(&subject, data)?;
+    request.options.check()?;
+    let source = Source::open(request.model)?;
+    let ledger = match request.keep {
+        Some(path) => Ledger::open(path, &source, request.force)?,
+        None => Ledger::default(),
+    };
+    let subject = Subject::open(request.model)?;
+    let data = Halves::read(&subject, request.data, request.batches)?;
     let decoder = subject.decoder.valid();
-    let all = (0..samples.batches(batches)).map(|index| Ok(samples.batch(index)?));
-    let data = Halves::of(all.collect::<Result<_, PruneError>>()?);
-    make(source, &decoder, &subject.mode, &data, options, command, progress)
-}
-
-/// Data to choose on, and other data to judge the choice by.
-struct Halves {
-    choice: Vec<Batch>,
-    judge: Vec<Batch>,
-    apart: bool,
-}
-
-impl Halves {
-    /// Every second batch, so that both halves come from all over the text.
-    fn of(batches: Vec<Batch>) -> Self {
-        if batches.len() < 2 {
-            return Self { choice: batches.clone(), judge: batches, apart: false };
-        }
-        let (mut choice, mut judge) = (Vec::new(), Vec::new());
-        for (i, batch) in batches.into_iter().enumerate() {
-            if i % 2 == 0 { choice.push(batch) } else { judge.push(batch) }
-        }
-        Self { choice, judge, apart: true }
-    }
+    let mut course = Course::new(progress, stop, ledger);
+    make(source, &decoder, &subject.mode, &data, request, &mut course)
 }
 
 fn make(
@@ -161,33 +166,23 @@ fn make(
     decoder: &Decoder,
     mode: &StepMode,
     data: &Halves,
-    options: &Options,
-    command: &str,
-    progress: &mut dyn FnMut(usize, usize),
+    request: &Request,
+    course: &mut Course,
 ) -> Result<Plan, PruneError> {
     let config: &ModelConfig = decoder.config();
+    let options = request.options;
     let (blocks, vocabulary) = (config.n_layers, config.vocab_size);
-    let mut done = 0;
-    let mut all = data.choice.len() + passes(&data.choice, vocabulary, cuts(blocks).len());
-    let scores = score(decoder, mode, &data.choice, &mut || {
-        done += 1;
-        progress(done, all);
-    })?;
+    course.expect(data.choice.len() + passes(&data.choice, vocabulary, cuts(blocks).len()) + TURNS);
+    let scores = score(decoder, mode, &data.choice, course)?;
     let mut evaluate = |trials: &[Vec<Part>]| {
-        all += passes(&data.choice, vocabulary, trials.len());
-        measure(decoder, mode, &data.choice, trials, &mut || {
-            done += 1;
-            progress(done, all);
-        })
+        course.expect(passes(&data.choice, vocabulary, trials.len()));
+        measure(decoder, mode, &data.choice, trials, course)
     };
     let chosen = choose(&scores, options, &mut evaluate)?;
     let remove = Part::of_sites(&Part::all_sites(&chosen));
     let beginnings: Vec<Vec<Part>> = (1..=chosen.len()).map(|n| chosen[..n].to_vec()).collect();
-    all += passes(&data.judge, vocabulary, beginnings.len());
-    let costs = measure(decoder, mode, &data.judge, &beginnings, &mut || {
-        done += 1;
-        progress(done, all);
-    })?;
+    course.expect(passes(&data.judge, vocabulary, beginnings.len()));
+    let costs = measure(decoder, mode, &data.judge, &beginnings, course)?;
     let curve: Result<Vec<Cost>, String> = costs.cuts.into_iter().collect();
     let curve = curve.map_err(|reason| PruneError::NotWritable {
         residual: config.residual.to_string(),
@@ -206,7 +201,7 @@ fn make(
         held_out: data.apart,
         tokens: data.judge.iter().map(|batch| batch.input.ids().len() as u64).sum(),
     };
-    let speed = speed(decoder, mode, &data.judge[0], &remove)?;
+    let speed = speed(decoder, mode, &data.judge[0], &remove, course)?;
     Ok(Plan {
         format: FORMAT,
         source,
@@ -221,7 +216,8 @@ fn make(
         curve,
         speed,
         scores,
-        command: command.into(),
+        data: Some(data.measured_on.clone()),
+        command: request.command.into(),
     })
 }
 

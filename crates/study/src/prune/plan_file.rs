@@ -8,7 +8,7 @@ use super::map::MOST_BLOCKS;
 use super::measure::Cost;
 use super::plan::{FORMAT, Plan, kept};
 use super::scores::all_parts;
-use hadal_files::{pretty_json, read_at_most, write_whole};
+use hadal_files::{create_directory, pretty_json, read_at_most, write_whole};
 use hadal_model::Part;
 use serde::Deserialize;
 use std::path::Path;
@@ -19,8 +19,11 @@ const LONGEST: u64 = 1 << 30;
 const ROUNDING: f64 = 1e-9;
 
 impl Plan {
-    /// Writes the plan.
+    /// Writes the plan, and makes directories above it that are missing.
     pub fn write(&self, path: &Path) -> Result<(), PruneError> {
+        if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+            create_directory(above)?;
+        }
         let text = pretty_json(path, self)?;
         let body = text.strip_suffix("\n}").unwrap_or(&text);
         let with = |hash: &str| format!("{body},\n  \"hash\": \"{hash}\"\n}}\n");

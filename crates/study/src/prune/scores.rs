@@ -1,5 +1,6 @@
 //! The scores of every part, in one pass over the data.
 
+use super::course::Course;
 use super::error::PruneError;
 use super::measure::measure;
 use super::turns::Turns;
@@ -65,11 +66,11 @@ pub(super) fn all_parts(blocks: usize) -> Vec<Part> {
 }
 
 /// Scores every block, attention and MLP of a model without autodiff.
-pub fn score(
+pub(super) fn score(
     decoder: &Decoder,
     mode: &StepMode,
     batches: &[Batch],
-    told: &mut dyn FnMut(),
+    course: &mut Course,
 ) -> Result<Scores, PruneError> {
     let blocks = decoder.config().n_layers;
     let (mut turns, mut last, mut all) =
@@ -79,9 +80,9 @@ pub fn score(
         let mut watchers: [&mut dyn Diagnostic; 3] = [&mut turns, &mut last, &mut all];
         watch(decoder, Variant::in_mode(mode), batch, &mut watchers)?;
         tokens += batch.input.ids().len() as u64;
-        told();
+        course.passed()?;
     }
-    let costs = measure(decoder, mode, batches, &cuts(blocks), told)?;
+    let costs = measure(decoder, mode, batches, &cuts(blocks), course)?;
     let whole = costs.whole;
     let parts = all_parts(blocks).into_iter().zip(&costs.cuts).map(|(part, cost)| {
         let measured = cost.as_ref().ok();

@@ -3,9 +3,13 @@
 mod choices;
 mod cuts;
 mod files;
+mod resume;
 
 use super::choose::choose;
+use super::course::Course;
 use super::measure::measure;
+use super::scores;
+use super::scores::score;
 use super::*;
 use hadal_data::Batch;
 use hadal_model::{Decoder, Device, MlpKind, ModelConfig, Part, Pass, Tokens, Variant};
@@ -68,13 +72,14 @@ fn batch(rows: usize, time: usize) -> Batch {
 }
 
 fn scores(decoder: &Decoder) -> Scores {
-    score(decoder, &StepMode::default(), &[batch(4, 9)], &mut || {}).unwrap()
+    score(decoder, &StepMode::default(), &[batch(4, 9)], &mut Course::default()).unwrap()
 }
 
 fn chosen(decoder: &Decoder, options: &Options) -> Vec<Part> {
     let data = [batch(4, 9)];
-    let mut evaluate =
-        |cuts: &[Vec<Part>]| measure(decoder, &StepMode::default(), &data, cuts, &mut || {});
+    let mut evaluate = |cuts: &[Vec<Part>]| {
+        measure(decoder, &StepMode::default(), &data, cuts, &mut Course::default())
+    };
     choose(&scores(decoder), options, &mut evaluate).unwrap()
 }
 
@@ -110,4 +115,69 @@ fn every_way() -> Vec<Options> {
         }
     }
     ways
+}
+
+/// A plan with numbers that are easy to read.
+pub(super) fn some_plan() -> Plan {
+    let cost = |perplexity: f64| Cost { loss: perplexity.ln(), perplexity, kl: 0.1 };
+    let part = |part: Part| PartScore {
+        part,
+        distance: Some(part.block() as f64 / 16.0),
+        influence: Some(0.1),
+        loss_change: Some(if part == Part::Block(0) { 64f64.ln() } else { 0.1 }),
+        perplexity_change: Some(1.0),
+        kl: Some(0.1),
+        refused: None,
+    };
+    Plan {
+        format: 1,
+        source: Source {
+            path: "/models/model.gguf".into(),
+            kind: SourceKind::Gguf,
+            files: Vec::new(),
+        },
+        residual: "prenorm".into(),
+        blocks: 16,
+        remove: vec![Part::Block(12), Part::Block(14)],
+        chosen: vec![Part::Block(14), Part::Block(12)],
+        kept: Vec::new(),
+        options: Options { protect: Options::default().protect, ..blocks(2) },
+        outcome: Outcome {
+            predicted_perplexity: 40.0,
+            predicted_kl: 0.2,
+            whole: cost(37.7),
+            cut: cost(41.9),
+            held_out: true,
+            tokens: 256,
+        },
+        curve: vec![cost(39.2), cost(41.9)],
+        memory: Memory {
+            parameters_before: 134_515_008,
+            parameters_after: 125_000_000,
+            kv_bytes_before: 1280,
+            kv_bytes_after: 1024,
+        },
+        speed: Speed {
+            prefill: 0.93,
+            decode: 0.93,
+            prefill_range: Some([0.91, 0.95]),
+            decode_range: Some([0.93, 0.931]),
+            prefill_tokens_per_second: 1.0,
+            decode_tokens_per_second: 1.0,
+        },
+        scores: Scores {
+            loss: 32f64.ln(),
+            perplexity: 32.0,
+            tokens: 256,
+            parts: scores::all_parts(16).into_iter().map(part).collect(),
+            distances: Vec::new(),
+            distances_of_all_tokens: Vec::new(),
+        },
+        data: Some(MeasuredOn {
+            path: Some("/data/text.txt".into()),
+            batches: 2,
+            tokens: String::new(),
+        }),
+        command: "hadal prune plan".into(),
+    }
 }

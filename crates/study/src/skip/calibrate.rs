@@ -181,6 +181,14 @@ impl Calibrated {
     }
 }
 
+/// Refuses a model whose config cannot be changed.
+pub fn check_changeable(subject: &Subject) -> Result<(), SkipError> {
+    match subject.model_directory() {
+        Some(place) => Ok(hadal_files::check_writable(&place.join("config.json"))?),
+        None => Err(SkipError::Unfinished { path: subject.path.clone() }),
+    }
+}
+
 /// Refuses a directory that is not empty.
 pub fn check_free(out: &Path) -> Result<(), SkipError> {
     let occupied = fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());

@@ -1,10 +1,11 @@
 //! A sweep as figures and files.
 
+use super::answer::policy;
 use super::error::SkipError;
 use super::sweep::{Point, Sweep};
 use crate::diagnose::Files;
 use hadal_report::figure::{Axis, Figure, Line, Marks};
-use hadal_report::page;
+use hadal_report::page::Answer;
 use std::path::Path;
 
 /// The figures of a sweep: loss and accuracy against FLOPs, speed against what was promised, and which tokens skip.
@@ -41,7 +42,7 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
              not calibrated on. The rightmost point is the model when nobody skips.",
             by_flops(),
             Axis::new("loss").unit("nats"),
-            vec![at(&flops, "loss", &|point| point.quality.loss)],
+            vec![at(&flops, policy(sweep), &|point| point.quality.loss)],
         ),
         figure(
             "skip-accuracy",
@@ -49,7 +50,7 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
             "The same for the share of positions whose likeliest token is the right one.",
             by_flops(),
             Axis::new("accuracy"),
-            vec![at(&flops, "accuracy", &|point| point.quality.accuracy)],
+            vec![at(&flops, policy(sweep), &|point| point.quality.accuracy)],
         ),
         figure(
             "skip-speed",
@@ -58,7 +59,7 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
              would be if time followed FLOPs (dashed).",
             by_rate(),
             Axis::new("times as fast"),
-            vec![at(&rate, "measured", &|point| 1.0 / point.prefill.time_ratio), promised],
+            vec![at(&rate, policy(sweep), &|point| 1.0 / point.prefill.time_ratio), promised],
         ),
         figure(
             "skip-kinds",
@@ -74,12 +75,12 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
     ]
 }
 
-/// Writes the figures as JSON, CSV, SVG and PNG, all of them as one page, and the numbers as `about/sweep.json`.
-pub fn write(directory: &Path, sweep: &Sweep, figures: &[Figure]) -> Result<(), SkipError> {
+/// Writes the figures as JSON, CSV, SVG and PNG, `sweep.html`, which answers first, and the numbers as
+/// `about/sweep.json`.
+pub fn write(directory: &Path, sweep: &Sweep, answer: &Answer) -> Result<(), SkipError> {
     let mut files = Files::default();
-    files.figures(figures)?;
-    let title = format!("Skipping: {}", sweep.name);
-    files.add("sweep.html", page::figures(&title, figures));
+    files.figures(&answer.figures)?;
+    files.add("sweep.html", answer.html());
     // Apart from the figures: readers of a figure directory take every JSON file for one.
     files.json("about/sweep.json", sweep)?;
     Ok(files.write(directory)?)

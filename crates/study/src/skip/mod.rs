@@ -3,9 +3,11 @@
 //! [`calibrate()`] finds the gates below which tokens skip, so that a given share of the skippable FLOPs is saved;
 //! [`sweep()`] does this for several shares and measures each on other data. See `docs/skipping.md`.
 
+mod answer;
 mod calibrate;
 mod data;
 mod error;
+mod estimate;
 mod figures;
 mod gates;
 mod measure;
@@ -17,8 +19,10 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use calibrate::{Aim, Calibrated, calibrate, calibrated, check_free};
+pub use answer::answer;
+pub use calibrate::{Aim, Calibrated, calibrate, calibrated, check_changeable, check_free};
 pub use error::SkipError;
+pub use estimate::estimate;
 pub use figures::{figures, write};
 pub use hadal_train::quality::Quality;
 pub use promise::Promise;

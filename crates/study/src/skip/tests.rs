@@ -248,7 +248,7 @@ fn a_sweep_starts_where_nobody_skips() {
 
     let folder = tempfile::tempdir().unwrap();
     let figures = figures(&found);
-    write(folder.path(), &found, &figures).unwrap();
+    write(folder.path(), &found, &answer(&found, "run".as_ref(), None)).unwrap();
     for figure in &figures {
         for extension in ["json", "csv", "svg", "png"] {
             let file = folder.path().join(format!("{}.{extension}", figure.name));

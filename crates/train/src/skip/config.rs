@@ -219,9 +219,9 @@ mod tests {
             ("skip.eta=0", "skip.eta is 0"),
             ("skip.guard_share=0.6", "skip.guard_share is 0.6"),
             ("skip.guard_steps=0", "skip.guard_steps is 0"),
-            ("skip.per=block", "unknown variant `block`"),
-            ("skip.gate=soft", "unknown variant `soft`"),
-            ("skip.kv=lose", "unknown variant `lose`"),
+            ("skip.per=block", "unknown value `block`"),
+            ("skip.gate=soft", "unknown value `soft`"),
+            ("skip.kv=lose", "unknown value `lose`"),
             ("skip.rat=1", "unknown field `rat`"),
         ] {
             let said = wrong("nag", &[setting]);

@@ -28,6 +28,15 @@ impl Trainer {
         Ok((self.as_used(warmth)?, StepMode { warmth, ..StepMode::default() }))
     }
 
+    /// Measures a model that the run goes on from before anything changes it, so that the end has something to be
+    /// compared with.
+    pub(super) fn measure_start(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if self.config.from.is_some() && self.state.step == 0 && self.state.best.is_none() {
+            self.evaluate(observer)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn evaluate(
         &mut self,
         observer: &mut dyn Observer,

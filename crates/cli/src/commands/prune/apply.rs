@@ -3,6 +3,7 @@
 use super::typed;
 use crate::failure::Failure;
 use crate::output::print_json;
+use crate::place::Place;
 use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_cpu::pool::in_pool;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 Examples:
   hadal prune apply plan.json --out smaller
   hadal prune apply MODEL --blocks 17,18 --out smaller
-  hadal prune apply model.gguf --blocks 17,18,mlp:7 --out smaller")]
+  hadal prune apply model.gguf --blocks 17,18,mlp:7 --out smaller.gguf")]
 pub(super) struct ApplyCommand {
     /// A plan, or with --blocks a model
     #[arg(value_name = "PLAN|MODEL")]
@@ -29,8 +30,8 @@ pub(super) struct ApplyCommand {
     /// What goes: blocks, attn:N and mlp:N
     #[arg(long, value_name = "PART,..", value_delimiter = ',')]
     blocks: Vec<Part>,
-    /// A directory that does not exist yet
-    #[arg(long, value_name = "DIR")]
+    /// What does not exist yet: a directory, or from a .gguf also a .gguf
+    #[arg(short, long, value_name = "DIR|FILE")]
     out: PathBuf,
     /// Print the record as JSON
     #[arg(long)]
@@ -44,6 +45,7 @@ impl ApplyCommand {
             Some(plan) => (plan.source.path.clone(), plan.remove.clone()),
             None => (self.source.clone(), self.blocks.clone()),
         };
+        Place { path: &self.out, option: "-o", example: "other" }.writable()?;
         let spinner = crate::output::spinner(format!("cutting {}", model.display()));
         let done = in_pool(|| apply(&model, &remove, plan.as_ref(), &self.out, &typed()));
         spinner.finish_and_clear();

@@ -6,7 +6,7 @@ use crate::output::{grouped, print_json};
 use crate::standard::stdout;
 use clap::Args;
 use hadal_cpu::pool::in_pool;
-use hadal_study::prune::{Check, check};
+use hadal_study::prune::{Check, CutQuality, check};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -29,10 +29,10 @@ pub(super) struct CheckCommand {
     /// What it was made from
     #[arg(long, value_name = "MODEL")]
     original: PathBuf,
-    /// What to measure with [default: a few sentences]
+    /// What to measure perplexity with [default: what the plan was judged by, if it is still there]
     #[arg(long, value_name = "DIR|FILE")]
     data: Option<PathBuf>,
-    /// Batches of about 2048 tokens [default: 512 sequences or 65,536 tokens]
+    /// Batches of about 2048 tokens [default: as the plan, or 512 sequences or 65,536 tokens]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
     /// Print what was found as JSON
@@ -76,16 +76,13 @@ fn show_check(check: &Check, out: &mut impl Write) -> io::Result<()> {
         ),
     };
     writeln!(out, "logits      {} compared, {verdict}", grouped(logits.compared.into()))?;
-    let data = if check.data { "" } else { " of built-in sentences; give more with --data" };
-    writeln!(
-        out,
-        "perplexity  {:.4} -> {:.4} ({:+.2} %), KL {:.5}, on {} tokens{data}",
-        check.original.perplexity,
-        check.cut.perplexity,
-        100.0 * (check.cut.perplexity / check.original.perplexity - 1.0),
-        check.cut.kl,
-        grouped(check.tokens.into()),
-    )?;
+    match &check.quality {
+        Some(quality) => show_quality(quality, out)?,
+        None => writeln!(
+            out,
+            "perplexity  not measured: there is no plan whose data is still there; name a text with --data"
+        )?,
+    }
     for probe in &check.probes {
         writeln!(
             out,
@@ -109,4 +106,20 @@ fn show_check(check: &Check, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+fn show_quality(quality: &CutQuality, out: &mut impl Write) -> io::Result<()> {
+    let CutQuality { original, cut, tokens, data, of_plan } = quality;
+    let data =
+        data.as_ref().map_or("the run's held-out data".into(), |data| data.display().to_string());
+    writeln!(
+        out,
+        "perplexity  {:.4} -> {:.4} ({:+.2} %), KL {:.5}, on {} tokens of {data}{}",
+        original.perplexity,
+        cut.perplexity,
+        100.0 * (cut.perplexity / original.perplexity - 1.0),
+        cut.kl,
+        grouped((*tokens).into()),
+        if *of_plan { ", by which the plan was judged" } else { "" },
+    )
 }

@@ -1,21 +1,29 @@
 //! `hadal prune plan`: scores, a choice, and its cost.
 
 use super::{bar, typed};
+use crate::estimate::{bytes, show_estimate};
 use crate::failure::Failure;
-use crate::output::{Table, grouped, print_json, scaled};
-use crate::standard::{stderr, stdout};
+use crate::output::{Table, grouped, print_json};
+use crate::place::Place;
+use crate::standard::{stderr, stdout, tell};
 use clap::{Args, ValueEnum};
 use hadal_cpu::pool::in_pool;
 use hadal_model::Part;
-use hadal_study::prune::{Budget, Method, Options, Plan, Score, plan, write_plan_figures};
+use hadal_study::prune::{
+    Budget, Method, Options, Plan, PlanEstimate, PruneError, Request, Score, discard_measurements,
+    estimate, measurements_of, plan, write_plan_figures,
+};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Measure every block and sub-layer, and choose what goes
 ///
 /// Every score is measured on one half of the data, the cost of the choice on the other half. Nothing is written but
-/// the plan.
+/// the plan, and nothing is written over without --force. If it is stopped, what was measured stays in FILE.measured,
+/// and the same command goes on from there.
 #[derive(Args)]
 #[command(after_help = "\
 Scores:
@@ -26,6 +34,7 @@ Scores:
 
 Examples:
   hadal prune plan MODEL --data text.txt --blocks 4
+  hadal prune plan MODEL --data text.txt --blocks 4 --dry-run
   hadal prune plan MODEL --data text.txt --percent 25 --score distance --method one-shot --contiguous
   hadal prune plan MODEL --data text.txt --max-ppl-rise 5 --sub-layers --out plan.json
   hadal prune plan MODEL --data text.txt --blocks 8 --figures cut
@@ -67,11 +76,17 @@ pub(super) struct PlanCommand {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
     /// Where the plan goes
-    #[arg(long, value_name = "FILE", default_value = "plan.json")]
+    #[arg(short, long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
     /// Write figures here, as JSON, CSV, SVG and PNG, and plan.html with all of them
     #[arg(long, value_name = "DIR")]
     figures: Option<PathBuf>,
+    /// Write over a plan, over figures and over measurements of another model
+    #[arg(long)]
+    force: bool,
+    /// Say what would be measured, and about how long and how much memory it takes, and stop
+    #[arg(long)]
+    dry_run: bool,
     /// Print the plan as JSON
     #[arg(long)]
     json: bool,
@@ -101,19 +116,45 @@ impl PlanCommand {
             sub_layers: self.sub_layers,
             protect: protected(&self.protect)?,
         };
+        self.places()?;
+        let keep = measurements_of(&self.out);
+        if !self.dry_run && keep.exists() && !self.force {
+            tell(&format!("going on from {}", keep.display()));
+        }
+        let typed = typed();
+        let request = Request {
+            model: &self.model,
+            data: self.data.as_deref(),
+            batches: self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX)),
+            options: &options,
+            command: &typed,
+            keep: Some(&keep),
+            force: self.force,
+        };
+        if self.dry_run {
+            return self.tell_estimate(&in_pool(|| estimate(&request))?);
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let signal = hadal_train::stop_on_signals(&stop).map_err(Failure::failed)?;
         let bar = bar("passes");
         let mut progress = |done: usize, all: usize| {
             bar.set_length(all as u64);
             bar.set_position(done as u64);
         };
-        let batches = self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX));
-        let data = self.data.as_deref();
-        let found = in_pool(|| plan(&self.model, data, batches, &options, &typed(), &mut progress));
+        let found = in_pool(|| plan(&request, &stop, &mut progress));
         bar.finish_and_clear();
-        let found = found?;
+        let found = match found {
+            Err(stopped @ PruneError::Stopped { .. }) => {
+                tell(&format!("{stopped}; what was measured is in {}", keep.display()));
+                tell(&format!("go on with: {typed}"));
+                return Ok(ExitCode::from(signal.exit_code()));
+            }
+            found => found?,
+        };
         found.write(&self.out)?;
+        discard_measurements(&self.out)?;
         if let Some(directory) = &self.figures {
-            write_plan_figures(directory, &found)?;
+            write_plan_figures(directory, &found, &self.out)?;
         }
         if self.json {
             print_json(&found)?;
@@ -122,11 +163,56 @@ impl PlanCommand {
         }
         let mut stderr = stderr();
         if let Some(directory) = &self.figures {
-            writeln!(stderr, "figures are in {}", directory.join("plan.html").display())?;
+            writeln!(stderr, "look at it: {}", directory.join("plan.html").display())?;
         }
         writeln!(stderr, "the plan is in {}; no model was written", self.out.display())?;
         writeln!(stderr, "next: hadal prune apply {} --out DIR", self.out.display())?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl PlanCommand {
+    fn tell_estimate(&self, found: &PlanEstimate) -> Result<ExitCode, Failure> {
+        if self.json {
+            print_json(found)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut out = stdout();
+        writeln!(
+            out,
+            "model       {} blocks, {}, {} parameters",
+            found.blocks,
+            found.residual,
+            grouped(found.parameters.into())
+        )?;
+        let others = if found.held_out { "others" } else { "the same: give more" };
+        writeln!(
+            out,
+            "data        {} tokens to choose on, {} to judge by, {others}",
+            grouped(found.choice_tokens.into()),
+            grouped(found.judge_tokens.into())
+        )?;
+        let parts = if self.sub_layers { "sub-layers" } else { "blocks" };
+        writeln!(
+            out,
+            "measured    every block and sub-layer alone, then the choice of {}{} of {} {parts}, then its cost",
+            if self.blocks.is_some() || self.percent.is_some() { "" } else { "up to " },
+            found.most,
+            found.candidates
+        )?;
+        show_estimate(&found.estimate, &mut out)?;
+        writeln!(out, "writes      {}", self.out.display())?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Looks at the places for results before anything is measured.
+    fn places(&self) -> Result<(), Failure> {
+        let out = Place { path: &self.out, option: "-o", example: "other.json" };
+        out.free(self.force)?;
+        match &self.figures {
+            Some(path) => Place { path, option: "--figures", example: "other" }.free(self.force),
+            None => Ok(()),
+        }
     }
 }
 
@@ -195,23 +281,16 @@ fn show_plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
             " (the choice was made on the same: give more)"
         },
     )?;
-    let speed = &plan.speed;
-    writeln!(
-        out,
-        "speed       reading takes {:.1} % of the time, writing {:.1} % ({:.1} tokens/s)",
-        100.0 * speed.prefill,
-        100.0 * speed.decode,
-        speed.decode_tokens_per_second
-    )?;
+    writeln!(out, "speed       {}", plan.speed.words())?;
     let memory = &plan.memory;
     writeln!(
         out,
-        "memory      {} -> {} parameters ({:+.1} %), {} -> {}B of keys and values for each token",
+        "memory      {} -> {} parameters ({:+.1} %), {} -> {} of keys and values for each token",
         grouped(memory.parameters_before.into()),
         grouped(memory.parameters_after.into()),
         share(memory.parameters_after as f64, memory.parameters_before as f64),
-        scaled(memory.kv_bytes_before as f64),
-        scaled(memory.kv_bytes_after as f64),
+        bytes(memory.kv_bytes_before as f64),
+        bytes(memory.kv_bytes_after as f64),
     )
 }
 

@@ -1,20 +1,8 @@
 //! Colours of pictures that most eyes can tell apart, on paper too.
 
+use crate::palette::{COLOURS, Look};
 use plotters::style::RGBColor;
 
-/// Series; the same as `palette` in `assets/charts.js`.
-const SERIES: [RGBColor; 10] = [
-    RGBColor(0x2f, 0x6b, 0xc9),
-    RGBColor(0xd9, 0x6a, 0x1d),
-    RGBColor(0x1f, 0x8f, 0x6e),
-    RGBColor(0xb8, 0x3f, 0x7c),
-    RGBColor(0x7a, 0x5c, 0xc4),
-    RGBColor(0xb3, 0x8a, 0x00),
-    RGBColor(0x1c, 0x8c, 0xa8),
-    RGBColor(0xc0, 0x3b, 0x3b),
-    RGBColor(0x5f, 0x7f, 0x2e),
-    RGBColor(0x6b, 0x72, 0x80),
-];
 /// From low to high: dark blue through green to yellow.
 const RISING: [RGBColor; 6] = [
     RGBColor(0x2b, 0x1b, 0x5a),
@@ -34,9 +22,10 @@ const PARTED: [RGBColor; 5] = [
 ];
 
 /// The colour of a series; variants are paler.
-pub(super) fn series(colour: usize, variant: usize) -> RGBColor {
-    let pale = [0.0, 0.4, 0.65][variant.min(2)];
-    between(SERIES[colour % SERIES.len()], RGBColor(255, 255, 255), pale)
+pub(super) fn series(look: Look) -> RGBColor {
+    let pale = [0.0, 0.4, 0.65][look.variant.min(2)];
+    let [r, g, b] = COLOURS[look.colour % COLOURS.len()].light;
+    between(RGBColor(r, g, b), RGBColor(255, 255, 255), pale)
 }
 
 /// The colour of a share between the lowest and the highest value.

@@ -122,7 +122,10 @@ impl Picture<'_> {
         let upper = ends.iter().rev().map(|(at, (_, high))| (x.at(**at), y.at(**high)));
         let outline: Vec<_> = lower.chain(upper).collect();
         if outline.len() > 2 {
-            chart.draw_series([Polygon::new(outline, colour.mix(0.18))])?;
+            // Pale areas add up to mud, so each has an edge.
+            chart.draw_series([Polygon::new(outline.clone(), colour.mix(0.08))])?;
+            let edge = colour.mix(0.45).stroke_width(self.scale as u32);
+            chart.draw_series([PathElement::new(outline, edge)])?;
         }
         Ok(())
     }
@@ -135,8 +138,10 @@ impl Picture<'_> {
         colour: &RGBColor,
     ) -> Drawn<B> {
         let (_, y) = rulers(chart);
+        let at_places = self.at_places(share.i);
         for (place, value) in bars.values.iter().enumerate() {
             let Some(value) = value else { continue };
+            let colour = at_places.get(place).unwrap_or(colour);
             let (left, middle, right) = share.of(place);
             let corners = [(left, y.floor()), (right, y.at(*value))];
             chart.draw_series([Rectangle::new(corners, colour.filled())])?;

@@ -4,8 +4,9 @@ mod axis;
 mod colour;
 mod marks;
 
-use super::plotly::{Shared, looks};
-use super::{Axis, Figure, Marks, drawable, heat_range};
+use super::plotly::Shared;
+use super::{Axis, Figure, Marks, drawable, heat_range, looks, place_looks};
+use crate::palette::Look;
 use axis::{Ruler, shortened};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -143,7 +144,8 @@ impl<'a> Picture<'a> {
     ) -> Result<i32, DrawingAreaErrorKind<B::ErrorType>> {
         const ROWS: u32 = 4;
         let entries = self.entries();
-        if entries.len() < 2 && !entries.iter().any(|(name, _)| *name != self.figure.title) {
+        let named = entries.iter().any(|(name, _)| *name != self.figure.title);
+        if entries.len() < 2 && (!named || !self.at_places(0).is_empty()) {
             return Ok(top);
         }
         let font = self.font(13, INK);
@@ -170,18 +172,16 @@ impl<'a> Picture<'a> {
 
     /// Series by name and colour; references are grey.
     fn entries(&self) -> Vec<(String, RGBColor)> {
-        let mut looks = looks(&self.figure.marks, self.shared.labels).into_iter();
-        let mut measured = || {
-            let (colour, variant) = looks.next().unwrap_or_default();
-            colour::series(colour, variant)
-        };
-        match &self.figure.marks {
-            Marks::Lines { series } => series
-                .iter()
-                .map(|line| (line.name.clone(), if line.dashed { FAINT } else { measured() }))
-                .collect(),
-            other => other.names().into_iter().map(|name| (name.to_owned(), measured())).collect(),
-        }
+        let looks = looks(&self.figure.marks, self.shared.looks);
+        let colour = |look: Option<Look>| look.map_or(FAINT, colour::series);
+        let names = self.figure.marks.names().into_iter();
+        names.zip(looks).map(|(name, look)| (name.to_owned(), colour(look))).collect()
+    }
+
+    /// The colours of a series at each place, where places are policies.
+    fn at_places(&self, series: usize) -> Vec<RGBColor> {
+        let looks = place_looks(&self.figure, self.shared.looks).into_iter();
+        looks.map(|look| colour::series(Look { variant: series, ..look })).collect()
     }
 
     fn chart<B: DrawingBackend>(

@@ -105,7 +105,8 @@ fn all_tokens_and_last_tokens_are_told_apart() {
     let decoder = model(&config("prenorm", 3), plain);
     let found = scores(&decoder);
     assert_ne!(found.distances, found.distances_of_all_tokens);
-    let one_token = score(&decoder, &StepMode::default(), &[batch(4, 1)], &mut || {}).unwrap();
+    let one_token =
+        score(&decoder, &StepMode::default(), &[batch(4, 1)], &mut Course::default()).unwrap();
     assert_eq!(one_token.distances, one_token.distances_of_all_tokens);
 }
 
@@ -139,10 +140,12 @@ fn greedy_comes_close_to_the_best_of_all_subsets() {
                 .push((0..8).filter(|i| bits >> i & 1 == 1).map(Part::Block).collect::<Vec<_>>());
         }
     }
-    let costs = measure(&decoder, &StepMode::default(), &data, &subsets, &mut || {}).unwrap();
+    let costs =
+        measure(&decoder, &StepMode::default(), &data, &subsets, &mut Course::default()).unwrap();
     let mut kls: Vec<f64> = costs.cuts.iter().map(|cut| cut.as_ref().unwrap().kl).collect();
     let greedy = chosen(&decoder, &Options { score: Score::Kl, ..blocks(3) });
-    let of_greedy = measure(&decoder, &StepMode::default(), &data, &[greedy], &mut || {}).unwrap();
+    let of_greedy =
+        measure(&decoder, &StepMode::default(), &data, &[greedy], &mut Course::default()).unwrap();
     let found = of_greedy.cuts[0].as_ref().unwrap().kl;
     kls.sort_by(f64::total_cmp);
     let rank = kls.iter().filter(|&&kl| kl < found).count();
@@ -198,7 +201,7 @@ fn budgets_hold_or_are_refused() {
     assert_eq!(chosen(&decoder, &share).len(), 2);
     let error = |options: &Options, decoder: &Decoder| {
         let mut evaluate = |cuts: &[Vec<Part>]| {
-            measure(decoder, &StepMode::default(), &[batch(4, 9)], cuts, &mut || {})
+            measure(decoder, &StepMode::default(), &[batch(4, 9)], cuts, &mut Course::default())
         };
         choose(&scores(decoder), options, &mut evaluate).unwrap_err().to_string()
     };
@@ -241,8 +244,9 @@ fn cutting_stops_before_perplexity_rises_too_far() {
     };
     for method in [Method::Greedy, Method::OneShot] {
         let data = [batch(4, 9)];
-        let mut evaluate =
-            |cuts: &[Vec<Part>]| measure(&decoder, &StepMode::default(), &data, cuts, &mut || {});
+        let mut evaluate = |cuts: &[Vec<Part>]| {
+            measure(&decoder, &StepMode::default(), &data, cuts, &mut Course::default())
+        };
         let mut gone = |percent| {
             let options = Options { method, ..most(percent) };
             choose(&scores(&decoder), &options, &mut evaluate).unwrap()
@@ -250,7 +254,8 @@ fn cutting_stops_before_perplexity_rises_too_far() {
         let (few, many) = (gone(0.0), gone(1e9));
         assert!(few.contains(&Part::Block(1)), "{method:?}: {few:?}");
         assert_eq!(many.len(), 4, "{method:?}: {many:?}");
-        let costs = measure(&decoder, &StepMode::default(), &data, &[few], &mut || {}).unwrap();
+        let costs =
+            measure(&decoder, &StepMode::default(), &data, &[few], &mut Course::default()).unwrap();
         let cut = costs.cuts[0].as_ref().unwrap();
         assert!(cut.perplexity <= costs.whole.perplexity, "{method:?}");
     }

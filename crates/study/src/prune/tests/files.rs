@@ -3,6 +3,7 @@
 use super::*;
 use hadal_model::{Cache, load, save};
 use std::fs;
+use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
 #[test]
@@ -151,7 +152,7 @@ fn a_plan_tells_what_it_measured_and_refuses_another_model() {
     fs::write(&text, "The quick brown fox jumps over the lazy dog. ".repeat(120)).unwrap();
     let options = Options { protect: Options::default().protect, ..blocks(1) };
     let found =
-        plan(&directory, Some(&text), Some(2), &options, "hadal prune plan", &mut |_, _| {})
+        plan(&request(&directory, &text, &options), &AtomicBool::new(false), &mut |_, _| {})
             .unwrap();
     assert_eq!(found.remove, [Part::Block(2)]);
     assert_eq!(found.kept, [0, 1, 3, 4]);
@@ -183,16 +184,27 @@ fn a_plan_tells_what_it_measured_and_refuses_another_model() {
     assert!(error.to_string().contains("the cut was made from it"), "{error}");
 }
 
-/// A plan for a model of five blocks, and where it is.
-fn planned(place: &Path) -> (Plan, PathBuf) {
+pub(super) fn request<'a>(model: &'a Path, data: &'a Path, options: &'a Options) -> Request<'a> {
+    let (batches, command) = (Some(2), "hadal prune plan");
+    Request { model, data: Some(data), batches, options, command, keep: None, force: false }
+}
+
+/// A model of five blocks that reads bytes, and some text.
+pub(super) fn model_and_text(place: &Path) -> (PathBuf, PathBuf) {
     let directory = place.join("model");
     save(&model(&ModelConfig { vocab_size: 257, ..config("prenorm", 5) }, plain), &directory)
         .unwrap();
     let text = place.join("text.txt");
     fs::write(&text, "The quick brown fox jumps over the lazy dog. ".repeat(120)).unwrap();
+    (directory, text)
+}
+
+/// A plan for that model, and where it is.
+fn planned(place: &Path) -> (Plan, PathBuf) {
+    let (directory, text) = model_and_text(place);
     let options = Options { protect: Options::default().protect, ..blocks(1) };
     let found =
-        plan(&directory, Some(&text), Some(2), &options, "hadal prune plan", &mut |_, _| {})
+        plan(&request(&directory, &text, &options), &AtomicBool::new(false), &mut |_, _| {})
             .unwrap();
     let file = place.join("plan.json");
     found.write(&file).unwrap();

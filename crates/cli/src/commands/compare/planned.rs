@@ -1,0 +1,79 @@
+//! What a suite will run, before it runs.
+
+use crate::failure::Failure;
+use crate::output::{Table, grouped, print_json, scaled};
+use crate::screen::Screen;
+use crate::standard::stdout;
+use hadal_compare::{Budget, Lanes, Pace, PlannedRun, Suite, estimate};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Prints every run and what all of them may take.
+pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCode, Failure> {
+    if let Budget::Minutes(minutes) = suite.budget {
+        return Err(Failure::usage(format!(
+            "{}: budget.minutes is {minutes}: steps follow from a speed that is measured at the start; there is nothing to show before",
+            suite.origin()
+        )));
+    }
+    let plan = suite.plan(&Pace::new())?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if as_json {
+        print_json(&plan)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let screen = Screen::stdout();
+    let colours = screen.policies(plan.iter().map(|run| run.variant.as_str()));
+    let mut table = Table::new(&["run", ">parameters", ">steps", ">tokens", ">FLOPs"]);
+    for (run, colour) in plan.iter().zip(colours) {
+        table.row([
+            run.name.clone(),
+            grouped(run.parameters.into()),
+            grouped(run.steps.into()),
+            scaled(run.tokens() as f64),
+            scaled(run.flops()),
+        ]);
+        table.paint(0, colour);
+    }
+    let mut out = stdout();
+    table.show(&mut out);
+    let flops: f64 = plan.iter().map(PlannedRun::flops).sum();
+    let estimate = estimate(suite, &plan, lanes, cores)?;
+    let text = format!(
+        "{} runs, {}FLOPs, {} at a time on {} each: about {} here (the first pair after {}), {}B of memory at most. A guess from FLOPs; evaluation and other programs add to it.",
+        plan.len(),
+        scaled(flops),
+        lanes.jobs,
+        threads(lanes.threads),
+        duration(estimate.seconds),
+        duration(estimate.first_pair_seconds),
+        scaled(estimate.memory),
+    );
+    writeln!(out, "{}", screen.wrapped(&text, 0))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn threads(threads: usize) -> String {
+    if threads == 1 { "1 thread".into() } else { format!("{threads} threads") }
+}
+
+/// Two digits are more than a guess is worth.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{:.0} s", s.max(1.0)),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s if s < 36.0 * 3600.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_have_few_digits() {
+        let words = [0.2, 42.4, 200.0, 9000.0, 400_000.0].map(duration);
+        assert_eq!(words, ["1 s", "42 s", "3 min", "2.5 h", "4.6 days"]);
+    }
+}

@@ -1,0 +1,38 @@
+//! Where results go. Commands that take long look at it first.
+
+use crate::failure::Failure;
+use std::fs;
+use std::path::Path;
+
+/// A place for results, and how it was named.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) path: &'a Path,
+    /// The option that names another place, as `--out`.
+    pub(crate) option: &'static str,
+    /// Something that could follow the option.
+    pub(crate) example: &'static str,
+}
+
+impl Place<'_> {
+    /// Refuses a place that is taken, or where nothing can be written. A directory without entries is free.
+    pub(crate) fn free(self, force: bool) -> Result<(), Failure> {
+        let Self { path, option, example } = self;
+        let is_empty = |path| fs::read_dir(path).is_ok_and(|mut all| all.next().is_none());
+        if !force && fs::symlink_metadata(path).is_ok() && !is_empty(path) {
+            return Err(Failure::usage(format!(
+                "{} exists already; write elsewhere with {option} {example}, or over it with --force",
+                path.display()
+            )));
+        }
+        self.writable()
+    }
+
+    /// Refuses a place where nothing can be written.
+    pub(crate) fn writable(self) -> Result<(), Failure> {
+        let Self { path, option, example } = self;
+        hadal_files::check_writable(path).map_err(|error| {
+            Failure::usage(format!("{error}; write elsewhere with {option} {example}"))
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! What a report says first, and of which runs it says it together.
+
+use super::*;
+
+/// Three seeds of two policies; `learns` is the second one's advantage.
+fn pairs(folder: &Path, learns: f64) -> Vec<PathBuf> {
+    (0..3)
+        .flat_map(|seed| {
+            let own = 0.01 * f64::from(seed);
+            let (base, other) = (1.0 + own, 1.0 - learns + own * own);
+            [
+                run(folder, &format!("prenorm-s{seed}"), "prenorm", seed, base),
+                run(folder, &format!("mgr-s{seed}"), "mgr", seed, other),
+            ]
+        })
+        .collect()
+}
+
+/// Appends to the settings of a run.
+fn with(run: &Path, settings: &str) {
+    let config = run.join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text + settings).unwrap();
+}
+
+#[test]
+fn no_verdict_is_given_across_data_tasks_lengths_or_evaluations() {
+    let task = |task: &str| {
+        format!("[data.generated]\ntask = \"{task}\"\nk = 3\nalphabet = 4\nlength = 64\n")
+    };
+    let cases = [
+        (task("khop"), "[data]\ntrain = \"/home/me/book\"\n".into(), "different tasks"),
+        (task("khop"), task("khop").replace("k = 3", "k = 4"), "different settings of the task"),
+        ("[data]\ntrain = \"a\"\n".into(), "[data]\ntrain = \"b\"\n".into(), "different data"),
+        (
+            "[model]\nvocab_size = 256\n".into(),
+            "[model]\nvocab_size = 512\n".into(),
+            "different vocabularies",
+        ),
+        (
+            "[eval]\nbatches = 4\n".into(),
+            "[eval]\nbatches = 8\n".into(),
+            "different amounts of held-out data",
+        ),
+    ];
+    for (first, second, why) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = pairs(folder.path(), 0.1);
+        for run in &runs {
+            let config = run.join("config.toml");
+            let text =
+                fs::read_to_string(&config).unwrap().replace("steps = 3", "steps = 3\nbatch = 2");
+            fs::write(&config, text).unwrap();
+        }
+        assert!(report(&runs).1.headline.starts_with("mgr is better"));
+        for (i, run) in runs.iter().enumerate() {
+            with(run, if i % 2 == 0 { &first } else { &second });
+        }
+        let (html, written) = report(&runs);
+        assert!(written.headline.starts_with("Two answers"), "{why}: {}", written.headline);
+        assert!(html.contains(why), "{why}");
+        assert!(written.answers.iter().all(|answer| !answer.contains("better")), "{written:?}");
+        assert_eq!(written.runs, 6);
+    }
+}
+
+#[test]
+fn data_that_runs_name_by_hash_decides_and_not_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = pairs(folder.path(), 0.1);
+    for (i, run) in runs.iter().enumerate() {
+        with(run, &format!("[data]\ntrain = \"place-{}\"\n", i % 2));
+        made(run, "one", "e");
+    }
+    assert!(report(&runs).1.headline.starts_with("mgr is better"));
+    for run in runs.iter().skip(1).step_by(2) {
+        made(run, "two", "e");
+    }
+    let (html, written) = report(&runs);
+    assert!(written.headline.starts_with("Two answers"), "{}", written.headline);
+    assert!(html.contains("It stands apart from prenorm: different data."));
+}
+
+#[test]
+fn a_run_that_is_running_takes_no_part_and_it_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [run(folder.path(), "a", "prenorm", 0, 1.0), run(folder.path(), "b", "mgr", 0, 0.5)];
+    fs::remove_dir(runs[1].join("model")).unwrap();
+    let lock = fs::File::create(runs[1].join("lock")).unwrap();
+    lock.lock().unwrap();
+    let (html, written) = report(&runs);
+    assert_eq!(written.headline, "No comparison yet: 1 of 2 runs are done");
+    assert!(
+        written.notes.contains(&"b is still running, so not compared yet.".to_owned()),
+        "{written:?}"
+    );
+    assert!(html.contains("not compared (running)"));
+    assert!(!html.contains("told apart"));
+    let alone = report(&runs[1..]).1.headline;
+    assert!(alone.contains("at step 3; it is still running"), "{alone}");
+}
+
+#[test]
+fn a_damaged_run_alone_is_said_to_be_damaged_and_still_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(folder.path(), "a", "prenorm", 0, 1.0);
+    let metrics = path.join("metrics.jsonl");
+    let text = fs::read_to_string(&metrics).unwrap();
+    fs::write(&metrics, format!("?\n{text}")).unwrap();
+    let headline = report(&[path]).1.headline;
+    assert_eq!(headline, "a: held-out loss of 1.0000 nats, as far as its files can be read");
+}
+
+#[test]
+fn suites_and_runs_below_a_folder_are_found_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    pairs(&folder.path().join("group/suite/runs"), 0.1);
+    fs::write(folder.path().join("group/suite/suite.json"), "{}").unwrap();
+    run(folder.path(), "alone", "lns", 0, 1.0);
+    fs::create_dir(folder.path().join("broken")).unwrap();
+    fs::write(folder.path().join("broken/metrics.jsonl"), "").unwrap();
+    let (html, written) = report(&[folder.path().to_owned()]);
+    assert_eq!((written.runs, written.taken.as_str()), (7, "6 runs of the suite suite, 1 beside"));
+    assert!(written.notes.iter().any(|note| note.contains("broken is left out")), "{written:?}");
+    assert!(html.contains("a suite is compared within itself"));
+    assert!(written.answers[0].starts_with("mgr is better than prenorm"), "{:?}", written.answers);
+}
+
+#[test]
+fn the_picture_of_differences_stands_first_with_the_best_first_and_marked() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut runs = pairs(folder.path(), 0.1);
+    for seed in 0..3 {
+        let loss = 1.0 + 0.02 * f64::from(seed * seed) - 0.01;
+        runs.push(run(folder.path(), &format!("lns-s{seed}"), "lns", seed, loss));
+    }
+    let html = ours(&report(&runs).0);
+    let place = |part: &str| html.find(part).unwrap_or_else(|| panic!("{part}"));
+    let order = [
+        "<h1>mgr is better",
+        "class=\"forest\"",
+        "<b>prenorm</b>",
+        "class=\"row best\"",
+        "class=\"lead found\"",
+        "<table>",
+        "id=\"training\"",
+    ];
+    let places: Vec<usize> = order.iter().map(|part| place(part)).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert_eq!(html.matches("class=\"row best\"").count(), 1);
+    assert!(html.contains("mgr <b class=\"badge\">best</b></td>"), "more than a colour");
+    assert!(html.contains("lns: no difference seen"));
+    // Six columns, and the rest folded.
+    let table = &html[place("<table>")..];
+    assert_eq!(table[..table.find("</tr>").unwrap()].matches("<th").count(), 1 + 6);
+    assert!(html.contains("<details><summary>All "));
+}
+
+#[test]
+fn the_line_says_task_chance_model_budget_and_seeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = pairs(folder.path(), 0.1);
+    for run in &runs {
+        with(
+            run,
+            "[model]\nd_model = 48\nn_layers = 6\n[data.generated]\ntask = \"khop\"\nk = 3\nalphabet = 4\nlength = 64\n",
+        );
+    }
+    let html = report(&runs).0;
+    let line = "Three-hop lookup in sequences of 64 over 4 symbols (blind guesses are 25 % right) · 6 blocks, width 48 · 3 steps, 300 tokens · 3 seeds";
+    assert!(html.contains(line));
+    assert!(report(&runs).1.headline.contains("on three-hop lookup"));
+    let book = Task::of(&serde_json::json!({ "text": "yankee" }));
+    assert_eq!(
+        (book.name.as_str(), book.about.as_str()),
+        ("the book yankee", "bytes of the built-in book yankee")
+    );
+    assert_eq!(Task::of(&serde_json::json!({ "train": "/a/book/" })).name, "the text book");
+}
