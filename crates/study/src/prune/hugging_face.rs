@@ -61,9 +61,8 @@ pub(super) fn cut(directory: &Path, map: &Renumbering, out: &Path) -> Result<(),
         }
     }
     if files != [WEIGHTS] {
-        let mut index = read_json(&directory.join(INDEX))?;
-        index["metadata"]["total_size"] = json!(total);
-        index["weight_map"] = Value::Object(weights);
+        // Nothing of the source's index is kept: what else it may say is of the whole model.
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": weights });
         write_json(&out.join(INDEX), &index)?;
     }
     Ok(())

@@ -117,6 +117,20 @@ fn sharded_directories_keep_their_shards_and_lose_other_weights() {
 }
 
 #[test]
+fn an_index_whose_metadata_is_no_table_is_written_anew() {
+    let place = TempDir::new().unwrap();
+    let (directory, out) = (sharded(place.path()), place.path().join("out"));
+    let path = directory.join("model.safetensors.index.json");
+    let mut index: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    index["metadata"] = "about 1 MB".into();
+    fs::write(&path, index.to_string()).unwrap();
+    apply(&directory, &[Part::Block(1)], None, &out, "test").unwrap();
+    let index = fs::read(out.join("model.safetensors.index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+    assert!(index["metadata"]["total_size"].as_u64().unwrap() > 0);
+}
+
+#[test]
 fn an_index_cannot_point_outside_its_directory() {
     let place = TempDir::new().unwrap();
     let directory = sharded(place.path());
