@@ -59,6 +59,8 @@ fn main() -> ExitCode {
         hadal_files::remember_hashes(cache, output::warn);
     }
     end(std::panic::catch_unwind(|| {
+        // Before anything computes, or says with what.
+        hadal_cpu::Form::asked_for().map_err(Failure::usage)?;
         let asked = start::grouped(Cli::command()).get_matches();
         let Cli { color, command } = Cli::from_arg_matches(&asked).unwrap_or_else(|e| e.exit());
         screen::ask(color);

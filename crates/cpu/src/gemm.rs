@@ -1,13 +1,15 @@
 //! Matrix products in blocks: `C = A B`, with B packed once and shared by all tasks.
 //!
-//! The micro-kernel keeps a tile of `MR x NR` sums in registers and runs along k. B is packed into
-//! panels of [`NR`] columns so that it is read in order; A is packed too, unless its rows are read too
-//! few times for that to pay. The depth is cut into blocks of [`KC`], for which a panel of B fits into
+//! The micro-kernel keeps a tile of sums in registers and runs along k: [`MR`] rows of a panel, or with AVX-512 twice as many
+//! of two panels. B is packed into panels of [`NR`] columns so that it is read in order; A is packed too, unless its rows are
+//! read too few times for that to pay. The depth is cut into blocks of [`KC`], for which a panel of B fits into
 //! the L1 cache. Products run on one thread: callers split the rows of C, or its columns where the left factor
 //! is packed once for all ([`Left`]). What one product writes in [`Panels`], others read without packing it.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod left;
 mod pack;
 mod panels;
@@ -22,11 +24,11 @@ use crate::rows::{cut, cut_mut};
 use pack::{pack_left, panel_stride};
 use std::cell::Cell;
 use std::ops::{Range, RangeInclusive};
-use tile::{A, Order, multiply_panel};
+use tile::{A, C, Order, Tile, multiply_tiles};
 
-/// Rows of a register tile.
+/// Rows that are packed side by side; a register tile has one or two such groups.
 pub(crate) const MR: usize = 6;
-/// Columns of a register tile: two AVX2 registers.
+/// Columns of a panel; a register tile has one or two of them.
 pub(crate) const NR: usize = 16;
 /// Depth of a block.
 pub(crate) const KC: usize = 256;
@@ -42,7 +44,7 @@ const SMALLEST: usize = 2 * MR;
 /// towards the end, so that all threads end at about the same time however fast each of them is. Rows
 /// are independent of each other, so sizes change no bit.
 pub(crate) fn row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
-    tasks(rows, MR, SMALLEST..=LARGEST, usize::MAX).into_iter()
+    tasks(rows, Tile::here().rows, SMALLEST..=LARGEST, usize::MAX).into_iter()
 }
 
 /// The rows of C of each of the [`row_tasks`], which are `width` long, with those of A, which are `depth` long.
@@ -58,17 +60,18 @@ pub(crate) fn row_pairs<'a>(
 
 /// [`row_tasks`] that stay large, for rows after which there is more to do.
 pub(crate) fn large_row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
-    tasks(rows, MR, LARGEST..=LARGEST, usize::MAX).into_iter()
+    tasks(rows, Tile::here().rows, LARGEST..=LARGEST, usize::MAX).into_iter()
 }
 
 /// [`row_tasks`] for a matrix in panels: the rows of each task are rows of one block.
 pub(crate) fn block_tasks(rows: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    ranges(tasks(rows, MR, SMALLEST..=LARGEST, BLOCK))
+    ranges(tasks(rows, Tile::here().rows, SMALLEST..=LARGEST, BLOCK))
 }
 
 /// The panels of the tasks that compute columns of C, in the same way.
 pub(crate) fn panel_tasks(panels: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    ranges(tasks(panels, 1, 1..=4, usize::MAX))
+    let unit = Tile::here().panels;
+    ranges(tasks(panels, unit, unit..=4, usize::MAX))
 }
 
 fn ranges(sizes: Vec<usize>) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
@@ -175,11 +178,25 @@ pub(crate) fn multiply(
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
         let a = prepare([m, n, depth], a.after(start), scratch);
-        for panel in 0..n.div_ceil(NR) {
-            let b = &b.panel(start, panel)[..depth * NR];
-            let columns = NR.min(n - panel * NR);
-            multiply_panel([m, columns, depth], a, b, &mut c[panel * NR..], ldc, store);
-        }
+        for_panels([m, n, depth], start, a, b, c, ldc, store);
+    }
+}
+
+/// One block of a product: all columns of C.
+fn for_panels(
+    [m, n, depth]: [usize; 3],
+    start: usize,
+    a: A,
+    b: &Packed,
+    c: &mut [f32],
+    ldc: usize,
+    store: Store,
+) {
+    let at_once = Tile::here().panels * NR;
+    for first in (0..n).step_by(at_once) {
+        let columns = at_once.min(n - first);
+        let b = b.panels(start, first / NR, columns);
+        multiply_tiles([m, columns, depth], a, b, C::rows(&mut c[first..], ldc), store, None);
     }
 }
 
@@ -206,18 +223,24 @@ pub(crate) unsafe fn fill_panels(
             finish(panel, c);
         }
     }
+    let at_once = Tile::here().panels;
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: start > 0, ..Store::SET };
         let a = prepare([rows.len(), b.columns(), depth], a.after(start), scratch);
-        for panel in 0..c.layout.panels() {
-            c.ask_for(panel + 1, rows.clone());
+        let panels = c.layout.panels();
+        for first in (0..panels).step_by(at_once) {
+            let group = first..panels.min(first + at_once);
+            (group.end..panels.min(group.end + at_once))
+                .for_each(|panel| c.ask_for(panel, rows.clone()));
+            let columns = group.len() * NR;
+            let b = b.panels(start, first, columns);
             // SAFETY: passed on from the caller.
-            let c = unsafe { c.piece(panel, rows.clone()) };
-            let b = &b.panel(start, panel)[..depth * NR];
-            multiply_panel([rows.len(), NR, depth], a, b, c, NR, store);
+            let to = unsafe { c.target(first, rows.clone()) };
+            multiply_tiles([rows.len(), columns, depth], a, b, to, store, None);
             if start + depth == k {
-                finish(panel, c);
+                // SAFETY: passed on from the caller.
+                group.for_each(|panel| finish(panel, unsafe { c.piece(panel, rows.clone()) }));
             }
         }
     }
@@ -244,11 +267,7 @@ pub(crate) unsafe fn multiply_panels(
         let store = Store { add: store.add || start > 0, ..store };
         // SAFETY: passed on from the caller.
         let a = unsafe { a.left(rows.start, start) };
-        for panel in 0..n.div_ceil(NR) {
-            let b = &b.panel(start, panel)[..depth * NR];
-            let columns = NR.min(n - panel * NR);
-            multiply_panel([rows.len(), columns, depth], a, b, &mut c[panel * NR..], n, store);
-        }
+        for_panels([rows.len(), n, depth], start, a, b, c, n, store);
     }
 }
 
@@ -355,21 +374,22 @@ mod tests {
 
     #[test]
     fn tasks_cover_all_rows_and_end_small() {
-        let in_pool = |threads: usize, rows: usize| -> Vec<usize> {
+        let in_pool = |threads: usize, rows: usize, unit: usize| -> Vec<usize> {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| row_tasks(rows).collect())
+            pool.install(|| tasks(rows, unit, SMALLEST..=LARGEST, usize::MAX))
         };
-        for threads in [1, 2, 3, 8] {
+        for (threads, unit) in [1, 2, 3, 8].into_iter().flat_map(|t| [(t, MR), (t, 2 * MR)]) {
             for rows in [0, 1, 5, 256, 1024, 2048, 10_000] {
-                let sizes = in_pool(threads, rows);
+                let sizes = in_pool(threads, rows, unit);
                 assert_eq!(sizes.iter().sum::<usize>(), rows);
                 assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
                 assert!(sizes.iter().all(|size| (1..=LARGEST).contains(size)));
                 let whole = sizes.split_last().map_or(&[][..], |(_, whole)| whole);
-                assert!(whole.iter().all(|size| size.is_multiple_of(MR) && *size >= SMALLEST));
+                assert!(whole.iter().all(|size| size.is_multiple_of(unit) && *size >= SMALLEST));
             }
         }
-        assert_eq!(in_pool(2, 256), [66, 48, 36, 30, 24, 18, 12, 12, 10]);
+        assert_eq!(in_pool(2, 256, MR), [66, 48, 36, 30, 24, 18, 12, 12, 10]);
+        assert_eq!(in_pool(2, 256, 2 * MR), [72, 48, 36, 36, 24, 12, 12, 12, 4]);
     }
 
     #[test]

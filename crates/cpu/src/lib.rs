@@ -1,7 +1,7 @@
 //! f32 kernels over slices: no tensors, no graph.
 //!
 //! Every kernel comes as a forward and a hand-written backward. They are plain loops that the compiler
-//! vectorises, compiled once for any CPU and once for AVX2 with FMA, and chosen at run time. Work is
+//! vectorises, compiled for any CPU, for AVX2 with FMA and for AVX-512, and chosen at run time. Work is
 //! split by token tiles of fixed size, and partial sums are added in the order of the tiles, so results
 //! do not depend on the number of threads.
 
@@ -33,4 +33,4 @@ mod testing;
 
 pub use route::Route;
 pub use rows::{Rows, Values};
-pub use simd::{Detected, Form};
+pub use simd::{Form, HasAvx2, HasAvx512};

@@ -1,38 +1,100 @@
 //! Choosing a kernel's form at run time, and the inner loops that all kernels share.
 
+use std::fmt;
 use std::sync::OnceLock;
 
-/// The instructions that a kernel is compiled for.
+/// The instructions that a kernel is compiled for. Results may differ in bits between forms, never within one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Those that every CPU of its kind has.
     Portable,
     /// AVX2 with FMA.
-    Avx2(Detected),
+    Avx2(HasAvx2),
+    /// AVX-512 as servers have had it since 2017: F, VL, BW, DQ.
+    Avx512(HasAvx512),
 }
 
-/// Proof that this CPU has the instructions of a [`Form`].
+/// Proof that this CPU has AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Detected(());
+pub struct HasAvx2(());
+
+/// Proof that this CPU has AVX-512, AVX2 and FMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HasAvx512(());
 
 impl Form {
-    /// The best one here, or the portable one if the environment sets `HADAL_PORTABLE`. Decided once for the process.
+    /// The one of this process: what the environment asks for, else the best one here. Decided once.
+    ///
+    /// # Panics
+    /// If the environment asks for a form that is not to be had: see [`Self::asked_for`].
     pub fn best() -> Self {
         static BEST: OnceLock<Form> = OnceLock::new();
-        let decide = || match std::env::var_os("HADAL_PORTABLE") {
-            Some(_) => Self::Portable,
-            None => Self::avx2().unwrap_or(Self::Portable),
-        };
+        let decide = || Self::asked_for().unwrap_or_else(|refusal| panic!("{refusal}"));
         *BEST.get_or_init(decide)
+    }
+
+    /// What `HADAL_SIMD` asks for, `portable`, `avx2` or `avx512`, else the best one here. `HADAL_PORTABLE` is the older word
+    /// for the first. The error says what is wrong with the environment.
+    pub fn asked_for() -> Result<Self, String> {
+        if std::env::var_os("HADAL_PORTABLE").is_some() {
+            return Ok(Self::Portable);
+        }
+        match std::env::var_os("HADAL_SIMD") {
+            Some(name) => Self::named(&name.to_string_lossy()),
+            None => Ok(Self::avx512().or_else(Self::avx2).unwrap_or(Self::Portable)),
+        }
+    }
+
+    fn named(name: &str) -> Result<Self, String> {
+        let missing = || {
+            format!("HADAL_SIMD={name}: this CPU does not have it; unset it, or ask for portable")
+        };
+        match name {
+            "portable" => Ok(Self::Portable),
+            "avx2" => Self::avx2().ok_or_else(missing),
+            "avx512" => Self::avx512().ok_or_else(missing),
+            _ => Err(format!(
+                "HADAL_SIMD={name}: there is no such form; there are portable, avx2 and avx512"
+            )),
+        }
+    }
+
+    /// Every one that this CPU has.
+    pub fn all() -> Vec<Self> {
+        [Some(Self::Portable), Self::avx2(), Self::avx512()].into_iter().flatten().collect()
     }
 
     /// If this CPU has it.
     pub fn avx2() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Some(Self::Avx2(Detected(())));
+            return Some(Self::Avx2(HasAvx2(())));
         }
         None
+    }
+
+    /// If this CPU has it.
+    pub fn avx512() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if Self::avx2().is_some()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+        {
+            return Some(Self::Avx512(HasAvx512(())));
+        }
+        None
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Portable => "portable",
+            Self::Avx2(_) => "avx2",
+            Self::Avx512(_) => "avx512",
+        })
     }
 }
 
@@ -72,7 +134,17 @@ macro_rules! simd {
         fn avx2$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
             portable::<$($generic,)? true>($($arg),*)
         }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+        #[allow(clippy::too_many_arguments)]
+        fn avx512$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
+            portable::<$($generic,)? true>($($arg),*)
+        }
         match $form {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the form carries the proof that its instructions were detected.
+            $crate::simd::Form::Avx512(_) => unsafe { avx512($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the form carries the proof that AVX2 and FMA were detected.
             $crate::simd::Form::Avx2(_) => unsafe { avx2($($arg),*) },

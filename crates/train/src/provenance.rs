@@ -77,7 +77,7 @@ fn here() -> Provenance {
         version: Some(env!("CARGO_PKG_VERSION").into()),
         commit: COMMIT.get().map(|&commit| commit.to_owned()),
         executable: executable(),
-        simd: Some(simd().into()),
+        simd: Some(simd()),
         threads: Some(threads()),
         backend: Some("burn 0.22.1 flex, f32".into()),
         os: Some(std::env::consts::OS.into()),
@@ -87,11 +87,10 @@ fn here() -> Provenance {
 }
 
 /// The form of the kernels in this process.
-pub fn simd() -> &'static str {
-    match Form::best() {
-        _ if !fuses(&Device::flex()) => "plain",
-        Form::Avx2(_) => "avx2",
-        Form::Portable => "portable",
+pub fn simd() -> String {
+    match fuses(&Device::flex()) {
+        true => Form::best().to_string(),
+        false => "plain".into(),
     }
 }
 

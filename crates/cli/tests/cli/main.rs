@@ -81,6 +81,9 @@ fn help_and_version_are_answers_and_a_bare_hadal_shows_where_to_begin() {
     assert_eq!(run(&mut command("-V")).succeeded().stdout, version);
     let portable = run(command("--version").env("HADAL_PORTABLE", "1")).succeeded().stdout;
     assert!(portable.contains("portable kernels"), "{portable}");
+    let portable = run(command("--version").env("HADAL_SIMD", "portable")).succeeded().stdout;
+    assert!(portable.contains("portable kernels"), "{portable}");
+    run(command("--version").env("HADAL_SIMD", "sse")).refused(2, &["HADAL_SIMD=sse", "avx512"]);
     let bare = run(&mut Command::new(env!("CARGO_BIN_EXE_hadal"))).succeeded();
     assert_eq!(bare.stderr, "");
     assert_eq!(bare.stdout.lines().filter(|line| line.starts_with("  hadal ")).count(), 5);

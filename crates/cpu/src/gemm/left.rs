@@ -2,7 +2,7 @@
 
 use super::pack::{pack_left, panel_stride};
 use super::panels::{BLOCK, Panels};
-use super::tile::{A, Order, multiply_before};
+use super::tile::{A, C, Order, Tile, multiply_tiles};
 use super::{MR, NR, Store, View};
 use crate::buffer::unwritten;
 use crate::parallel;
@@ -50,7 +50,7 @@ impl Left {
     /// `C = X^T B` for some of the panels of B; rows of C are `panels.len() * NR` long.
     pub(crate) fn times(&self, b: Panels, panels: Range<usize>, c: &mut [f32]) {
         let ldc = panels.len() * NR;
-        let mut rest = self.data.as_slice();
+        let (mut rest, at_once) = (self.data.as_slice(), Tile::here().panels);
         if b.layout.rows == 0 {
             // A sum of nothing.
             c[..self.rows * ldc].fill(0.0);
@@ -62,17 +62,18 @@ impl Left {
             for first in (0..self.rows).step_by(ROWS) {
                 let a = A::new(&data[first / MR * stride..], Order::PACKED, stride);
                 let rows = ROWS.min(self.rows - first);
-                for (i, panel) in panels.clone().enumerate() {
-                    let c = &mut c[first * ldc + i * NR..];
-                    let next = if panel + 1 < panels.end {
-                        Some(b.piece(panel + 1, block.clone()))
+                for panel in panels.clone().step_by(at_once) {
+                    let to = C::rows(&mut c[first * ldc + (panel - panels.start) * NR..], ldc);
+                    let count = at_once.min(panels.end - panel);
+                    let next = if panel + count < panels.end {
+                        Some(b.piece(panel + count, block.clone()))
                     } else if block.end < b.layout.rows {
                         Some(b.piece(panels.start, block.end..block.end + 1))
                     } else {
                         None
                     };
-                    let b = b.piece(panel, block.clone());
-                    multiply_before([rows, NR, block.len()], a, b, c, ldc, store, next);
+                    let b = b.right(panel, count, block.clone());
+                    multiply_tiles([rows, count * NR, block.len()], a, b, to, store, next);
                 }
             }
         }

@@ -2,10 +2,11 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::tile::B;
 use super::{KC, MR, NR, View};
 use crate::buffer::unwritten;
 use crate::parallel;
-use crate::simd::prefetch;
+use crate::simd::{Form, prefetch};
 
 /// How many rows before it is needed a row is asked for.
 const AHEAD: usize = 6;
@@ -90,22 +91,18 @@ impl Packed {
         self.n
     }
 
-    /// The panel that begins with column `panel * NR`, in the block that begins at depth `start`.
-    pub(super) fn panel(&self, start: usize, panel: usize) -> &[f32] {
-        let depth = KC.min(self.k - start);
-        let first = start * self.n.div_ceil(NR) * NR + panel * depth * NR;
-        &self.data[first..first + depth * NR]
+    /// `columns` columns from `panel * NR` on, in the block that begins at depth `start`.
+    pub(super) fn panels(&self, start: usize, panel: usize, columns: usize) -> B<'_> {
+        let apart = KC.min(self.k - start) * NR;
+        let first = start * self.n.div_ceil(NR) * NR + panel * apart;
+        B::new(&self.data[first..first + columns.div_ceil(NR) * apart], apart)
     }
 }
 
 /// One panel: `columns` columns from `column`, as many rows from `start` as `out` has room for.
 fn pack_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: usize) {
     #[cfg(target_arch = "x86_64")]
-    if b.row == 1
-        && b.column != 1
-        && columns == NR
-        && crate::simd::Form::best() != crate::simd::Form::Portable
-    {
+    if b.row == 1 && b.column != 1 && columns == NR && Form::best() != Form::Portable {
         let columns = &b.data[start + column * b.column..];
         assert!(columns.len() >= (NR - 1) * b.column + out.len() / NR);
         // SAFETY: AVX2 was detected, and there are as many elements in each column as rows in the panel.
@@ -178,7 +175,7 @@ fn pack_rows(out: &mut [f32], a: View, m: usize, depth: usize) {
 fn pack_tile(out: &mut [f32], rows: [&[f32]; MR], ahead: usize) {
     let mut packed = 0;
     #[cfg(target_arch = "x86_64")]
-    if crate::simd::Form::best() != crate::simd::Form::Portable {
+    if Form::best() != Form::Portable {
         // SAFETY: AVX2 was detected.
         packed = unsafe { avx2::pack_tile(out, rows, ahead) };
     }

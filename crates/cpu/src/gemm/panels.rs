@@ -4,7 +4,7 @@
 //! is what a product over rows reads as its right factor, and rows of neighbouring panels are what a product
 //! over columns reads as its left one.
 
-use super::tile::{A, Order};
+use super::tile::{A, B, C, Order};
 use super::{MR, NR};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -102,6 +102,14 @@ impl<'a> Panels<'a> {
         &self.data[self.layout.piece(panel, rows)]
     }
 
+    /// Rows of one block, in this panel and so many in all, as the right factor of a product over them.
+    pub(super) fn right(&self, panel: usize, count: usize, rows: Range<usize>) -> B<'a> {
+        let apart = Layout::stride(self.layout.depth(rows.start / BLOCK * BLOCK));
+        let first = self.layout.piece(panel, rows.clone());
+        let end = first.end + (count - 1) * apart;
+        B::new(&self.data[first.start..end], apart)
+    }
+
     /// The blocks of a product over rows.
     pub(super) fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let layout = self.layout;
@@ -139,6 +147,19 @@ impl<'a> PanelsMut<'a> {
         // SAFETY: rows of one block of one panel are neighbours within the matrix, which is borrowed for `'a`; they are the
         // caller's alone.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(place.start), place.len()) }
+    }
+
+    /// Neighbouring rows of one block, in this panel and those behind it, for a product to write to.
+    ///
+    /// # Safety
+    /// As [`Self::piece`], for as many panels as the product writes.
+    pub(super) unsafe fn target(&self, panel: usize, rows: Range<usize>) -> C<'_> {
+        assert!(panel < self.layout.panels() && rows.end <= self.layout.rows);
+        let first = self.layout.piece(panel, rows.clone()).start;
+        let apart = Layout::stride(self.layout.depth(rows.start / BLOCK * BLOCK));
+        // SAFETY: from there to the end of the matrix, which is borrowed for longer than `self`; the rest is passed on from the
+        // caller.
+        unsafe { C::from_raw(self.data.add(first), self.layout.len() - first, NR, apart) }
     }
 
     /// Has the cache fetch what is to be written soon.

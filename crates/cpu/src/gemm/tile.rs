@@ -1,8 +1,9 @@
-//! One panel of C: register tiles one below the other, for AVX2 or for any CPU.
+//! Panels of C: register tiles one below the other, for each form.
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2;
 use super::{MR, NR, Store};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+use crate::simd::Form;
 use std::marker::PhantomData;
 
 /// Where the micro-kernel finds A.
@@ -84,21 +85,122 @@ impl<'a> A<'a> {
     }
 }
 
-/// One panel of C, at most [`NR`] columns wide.
-pub(super) fn multiply_panel(
-    sizes: [usize; 3],
-    a: A,
-    b: &[f32],
-    c: &mut [f32],
-    ldc: usize,
-    store: Store,
-) {
-    multiply_before(sizes, a, b, c, ldc, store, None);
+/// What one register tile covers.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    pub(super) rows: usize,
+    /// Of [`NR`] columns.
+    pub(super) panels: usize,
 }
 
-/// [`multiply_panel`] that has the cache fetch what is needed next, from the beginning of `next` on: a few lines with
-/// every tile, as it would have to wait for all of them at once.
-pub(super) fn multiply_before(
+impl Tile {
+    /// That of the form in use.
+    pub(super) fn here() -> Self {
+        match Form::best() {
+            Form::Avx512(_) => Self { rows: 2 * MR, panels: 2 },
+            Form::Avx2(_) | Form::Portable => Self { rows: MR, panels: 1 },
+        }
+    }
+}
+
+/// Panels of the right factor, at most as many as a [`Tile`] has.
+#[derive(Clone, Copy)]
+pub(super) struct B<'a> {
+    data: &'a [f32],
+    /// From one panel to the next.
+    pub(super) apart: usize,
+}
+
+impl<'a> B<'a> {
+    pub(super) fn new(data: &'a [f32], apart: usize) -> Self {
+        Self { data, apart }
+    }
+
+    pub(super) fn as_ptr(self) -> *const f32 {
+        self.data.as_ptr()
+    }
+
+    fn has(self, columns: usize, depth: usize) -> bool {
+        self.data.len() >= (columns - 1) / NR * self.apart + depth * NR
+    }
+}
+
+/// The part of C that goes with these panels.
+pub(super) struct C<'a> {
+    /// Not a slice: between these rows of two panels may be those of others, which other tasks write.
+    data: *mut f32,
+    length: usize,
+    /// From one row to the next.
+    pub(super) row: usize,
+    /// From one panel to the next.
+    pub(super) apart: usize,
+    lives: PhantomData<&'a mut f32>,
+}
+
+impl<'a> C<'a> {
+    /// Rows that lie so far apart.
+    pub(super) fn rows(data: &'a mut [f32], row: usize) -> Self {
+        // SAFETY: nobody else has a slice that can be written.
+        unsafe { Self::from_raw(data.as_mut_ptr(), data.len(), row, NR) }
+    }
+
+    /// # Safety
+    /// `length` elements from `data` on must be one piece of memory that lives for `'a`, and whatever of it is written must be
+    /// the caller's alone for `'a`.
+    pub(super) unsafe fn from_raw(data: *mut f32, length: usize, row: usize, apart: usize) -> Self {
+        Self { data, length, row, apart, lives: PhantomData }
+    }
+
+    pub(super) fn as_mut_ptr(&self) -> *mut f32 {
+        self.data
+    }
+
+    fn has(&self, rows: usize, columns: usize) -> bool {
+        let last = (rows - 1) * self.row + (columns - 1) / NR * self.apart + (columns - 1) % NR;
+        self.length > last
+    }
+
+    /// All of it, which must be of one panel.
+    fn panel(&mut self, rows: usize, columns: usize) -> &mut [f32] {
+        assert!(self.has(rows, columns) && columns <= NR);
+        // SAFETY: it is there, and of one panel: if rows are further apart than these columns, they are of a matrix of which
+        // all columns are the caller's.
+        unsafe { std::slice::from_raw_parts_mut(self.data, (rows - 1) * self.row + columns) }
+    }
+}
+
+/// As many panels of C as are given of B, `columns` wide in all. The cache fetches what is needed next, from the beginning of
+/// `next` on: a few lines with every tile, as it would have to wait for all of them at once.
+pub(super) fn multiply_tiles(
+    sizes @ [m, columns, depth]: [usize; 3],
+    a: A,
+    b: B,
+    mut c: C,
+    store: Store,
+    next: Option<&[f32]>,
+) {
+    if m == 0 || columns == 0 {
+        return;
+    }
+    match Form::best() {
+        #[cfg(target_arch = "x86_64")]
+        Form::Avx512(_) => {
+            let (full, rest) = (m / MR, m % MR);
+            assert!(full == 0 || a.has(full, MR, depth));
+            assert!(rest == 0 || a.of_tile(full).has(1, rest, depth));
+            assert!(columns <= 2 * NR && b.has(columns, depth) && c.has(m, columns));
+            // SAFETY: AVX-512 was detected, and the lengths were checked above.
+            unsafe { avx512::multiply(sizes, a, b, c, store, next) }
+        }
+        _ => {
+            let row = c.row;
+            one_panel(sizes, a, b.data, c.panel(m, columns), row, store, next);
+        }
+    }
+}
+
+/// One panel of C, at most [`NR`] columns wide.
+fn one_panel(
     [m, columns, depth]: [usize; 3],
     a: A,
     b: &[f32],
@@ -148,7 +250,7 @@ fn full_tiles(
     assert!(a.has(tiles, MR, depth) && b.len() >= depth * NR);
     assert!(c.len() >= (tiles * MR - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
-    if crate::simd::Form::best() != crate::simd::Form::Portable {
+    if Form::best() != Form::Portable {
         // SAFETY: AVX2 and FMA were detected, and the lengths were checked above.
         return unsafe { avx2::full_tiles(tiles, depth, a, b, c, ldc, store, next) };
     }
@@ -162,7 +264,7 @@ fn some_rows(rows: usize, depth: usize, a: A, b: &[f32], c: &mut [f32], ldc: usi
     assert!(rows <= MR && a.has(1, rows, depth));
     assert!(b.len() >= depth * NR && c.len() >= (rows - 1) * ldc + NR);
     #[cfg(target_arch = "x86_64")]
-    if crate::simd::Form::best() != crate::simd::Form::Portable {
+    if Form::best() != Form::Portable {
         // SAFETY: AVX2 and FMA were detected, and the lengths were checked above.
         return unsafe { avx2::some_rows(rows, depth, a, b, c, ldc, store) };
     }

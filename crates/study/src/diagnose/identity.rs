@@ -50,7 +50,7 @@ impl Identity {
             model: model.finalize().to_string(),
             data: data.finalize().to_string(),
             settings: blake3::hash(settings.as_bytes()).to_string(),
-            program: format!("{} {:?}", env!("CARGO_PKG_VERSION"), Form::best()),
+            program: format!("{} {}", env!("CARGO_PKG_VERSION"), Form::best()),
         })
     }
 

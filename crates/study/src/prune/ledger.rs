@@ -137,10 +137,7 @@ fn key(piece: &str, cut: &[Part]) -> String {
 
 /// The program and the model. Other programs and other SIMD forms differ in the last bits.
 fn identity(source: &Source) -> String {
-    let form = match Form::best() {
-        Form::Portable => "portable",
-        Form::Avx2(_) => "avx2",
-    };
+    let form = Form::best();
     let hashes: Vec<&str> = source.files.iter().map(|file| file.blake3.as_str()).collect();
     format!("hadal {}, {form}, {}", env!("CARGO_PKG_VERSION"), hashes.join(" "))
 }
