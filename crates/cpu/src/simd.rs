@@ -180,11 +180,33 @@ const LANES: usize = 32;
 /// `sum_j a_j b_j`.
 #[inline(always)]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let rest = short_dot(a_rest, b_rest);
+    // Narrow heads have nothing else.
+    if a.is_empty() {
+        return rest;
+    }
     let mut sums = [0f32; LANES];
-    let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in a_chunks.zip(b_chunks) {
+    for (a, b) in a.iter().zip(b) {
         for j in 0..LANES {
+            sums[j] += a[j] * b[j];
+        }
+    }
+    total(sums) + rest
+}
+
+/// The same for what does not fill all lanes: eight elements at a time, as one by one each would wait for the one before.
+#[inline(always)]
+fn short_dot(a: &[f32], b: &[f32]) -> f32 {
+    const SHORT: usize = 8;
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<SHORT>(), b.as_chunks::<SHORT>());
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    if a.is_empty() {
+        return rest;
+    }
+    let mut sums = [0f32; SHORT];
+    for (a, b) in a.iter().zip(b) {
+        for j in 0..SHORT {
             sums[j] += a[j] * b[j];
         }
     }

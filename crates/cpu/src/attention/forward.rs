@@ -171,7 +171,15 @@ pub(super) fn largest(chunks: &[[f32; CHUNK]], start: f32) -> f32 {
             lanes[j] = if chunk[j] > lanes[j] { chunk[j] } else { lanes[j] };
         }
     }
-    lanes.into_iter().fold(start, |a, b| if b > a { b } else { a })
+    // By halves: one after another, each comparison would wait for the one before.
+    let mut count = CHUNK;
+    while count > 1 {
+        count /= 2;
+        for j in 0..count {
+            lanes[j] = if lanes[j + count] > lanes[j] { lanes[j + count] } else { lanes[j] };
+        }
+    }
+    lanes[0]
 }
 
 /// `x = exp(x - shift)`; returns the sum.

@@ -10,24 +10,93 @@ use crate::simd::{dot, prefetch};
 /// How many rows before it is needed a row is asked for.
 pub(super) const AHEAD: usize = 8;
 
+/// Compiles a loop for usual widths of heads, and once for any: a head is a few registers, and a loop over a length that is
+/// not known costs more than they do.
+macro_rules! by_width {
+    ($width:expr, |$dim:ident| $body:block) => {
+        match $width {
+            16 => {
+                let $dim = 16;
+                $body
+            }
+            32 => {
+                let $dim = 32;
+                $body
+            }
+            64 => {
+                let $dim = 64;
+                $body
+            }
+            128 => {
+                let $dim = 128;
+                $body
+            }
+            $dim => $body,
+        }
+    };
+}
+
 simd! {
     /// Copies a head out of rows, the first of which begins with it, normalised and rotated.
     pub(super) fn take_head(
         out: &mut [f32], rows: &[f32], stride: usize, positions: &[u32], shape: &Shape,
         gain: Option<(&[f32], f32)>,
     ) {
-        let dim = shape.head_dim;
-        for (r, out) in out.chunks_exact_mut(dim).enumerate() {
-            // A head is a short piece of each row, too short for the hardware to look ahead.
-            if let Some(ahead) = rows.get((r + AHEAD) * stride..(r + AHEAD) * stride + dim) {
-                prefetch(ahead);
+        by_width!(shape.head_dim, |dim| {
+            for (r, out) in out.chunks_exact_mut(dim).enumerate() {
+                // A head is a short piece of each row, too short for the hardware to look ahead.
+                if let Some(ahead) = rows.get((r + AHEAD) * stride..(r + AHEAD) * stride + dim) {
+                    prefetch(ahead);
+                }
+                let from = &rows[r * stride..r * stride + dim];
+                // Indexed: zipped with the positions, the compiler checks at run time whether rows overlap, and
+                // leaves narrow heads to a loop that is not vectorised.
+                turn(out, from, positions[r] as usize, shape, gain);
             }
-            let from = &rows[r * stride..r * stride + dim];
-            // Indexed: zipped with the positions, the compiler checks at run time whether rows overlap, and
-            // leaves narrow heads to a loop that is not vectorised.
-            turn(out, from, positions[r] as usize, shape, gain);
-        }
+        })
     }
+}
+
+/// Runs a piece of code for each piece of some elements, `N` at a time. Pieces are arrays: within a loop over slices the compiler
+/// asks again and again whether they overlap, and takes one element after another where the loop is short.
+macro_rules! pieces {
+    ($length:expr, |$at:ident| $body:block) => {{
+        let length = $length;
+        let (eights, fours) = (length / 8 * 8, length / 4 * 4);
+        for $at in (0..eights).step_by(8) {
+            const N: usize = 8;
+            $body
+        }
+        for $at in (eights..fours).step_by(4) {
+            const N: usize = 4;
+            $body
+        }
+        for $at in fours..length {
+            const N: usize = 1;
+            $body
+        }
+    }};
+}
+
+#[inline(always)]
+fn load<const N: usize>(x: &[f32], at: usize) -> [f32; N] {
+    let mut piece = [0.0; N];
+    piece.copy_from_slice(&x[at..at + N]);
+    piece
+}
+
+#[inline(always)]
+fn store<const N: usize>(x: &mut [f32], at: usize, piece: [f32; N]) {
+    x[at..at + N].copy_from_slice(&piece);
+}
+
+/// `a b`, element by element.
+#[inline(always)]
+fn product<const N: usize>(mut a: [f32; N], b: [f32; N]) -> [f32; N] {
+    for j in 0..N {
+        a[j] *= b[j];
+    }
+    a
 }
 
 /// One head of one row, normalised and rotated.
@@ -39,45 +108,61 @@ pub(super) fn turn(
     shape: &Shape,
     gain: Option<(&[f32], f32)>,
 ) {
-    match gain {
-        None => rotate(out, from, t, shape, 1.0),
-        Some((gain, eps)) => {
-            let inverse = inverse_rms(from, eps);
-            for ((out, x), gain) in out.iter_mut().zip(from).zip(gain) {
-                *out = x * inverse * gain;
-            }
-            rotate_in_place(out, t, shape, 1.0);
-        }
-    }
+    let Some((gain, eps)) = gain else { return rotate(out, from, t, shape, 1.0) };
+    let (half, inverse) = (from.len() / 2, inverse_rms(from, eps));
+    let turns = Turns::new(t, half, shape);
+    pieces!(half, |at| {
+        let normed = |at: usize| {
+            let scaled = product(load(from, at), [inverse; N]);
+            product(scaled, load(gain, at))
+        };
+        let (a, b) = turns.apply::<N>(at, normed(at), normed(half + at), 1.0);
+        store(out, at, a);
+        store(out, half + at, b);
+    });
 }
 
 /// `direction` is 1 to rotate and -1 to rotate back.
 #[inline(always)]
 fn rotate(out: &mut [f32], x: &[f32], t: usize, shape: &Shape, direction: f32) {
-    let half = shape.head_dim / 2;
-    let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
-    // Lengths that the compiler can see are equal: without them the loop is not vectorised.
-    let (a, b) = (&x[..half], &x[half..][..half]);
-    let (out_a, out_b) = out.split_at_mut(half);
-    let (out_a, out_b) = (&mut out_a[..half], &mut out_b[..half]);
-    for j in 0..half {
-        let sin = direction * sin[j];
-        out_a[j] = a[j] * cos[j] - b[j] * sin;
-        out_b[j] = b[j] * cos[j] + a[j] * sin;
-    }
+    let half = x.len() / 2;
+    let turns = Turns::new(t, half, shape);
+    pieces!(half, |at| {
+        let (a, b) = turns.apply::<N>(at, load(x, at), load(x, half + at), direction);
+        store(out, at, a);
+        store(out, half + at, b);
+    });
 }
 
-#[inline(always)]
-fn rotate_in_place(x: &mut [f32], t: usize, shape: &Shape, direction: f32) {
-    let half = shape.head_dim / 2;
-    let (cos, sin) = (&shape.cos[t * half..][..half], &shape.sin[t * half..][..half]);
-    let (a, b) = x.split_at_mut(half);
-    let (a, b) = (&mut a[..half], &mut b[..half]);
-    for j in 0..half {
-        let sin = direction * sin[j];
-        let (left, right) = (a[j], b[j]);
-        a[j] = left * cos[j] - right * sin;
-        b[j] = right * cos[j] + left * sin;
+/// The rotations of one position.
+struct Turns<'a> {
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl<'a> Turns<'a> {
+    #[inline(always)]
+    fn new(t: usize, half: usize, shape: &Shape<'a>) -> Self {
+        Self { cos: &shape.cos[t * half..][..half], sin: &shape.sin[t * half..][..half] }
+    }
+
+    /// Rotates the pairs from `at` on.
+    #[inline(always)]
+    fn apply<const N: usize>(
+        &self,
+        at: usize,
+        a: [f32; N],
+        b: [f32; N],
+        direction: f32,
+    ) -> ([f32; N], [f32; N]) {
+        let (cos, sin): ([f32; N], [f32; N]) = (load(self.cos, at), load(self.sin, at));
+        let (mut new_a, mut new_b) = ([0.0; N], [0.0; N]);
+        for j in 0..N {
+            let sin = direction * sin[j];
+            new_a[j] = a[j] * cos[j] - b[j] * sin;
+            new_b[j] = b[j] * cos[j] + a[j] * sin;
+        }
+        (new_a, new_b)
     }
 }
 
@@ -88,37 +173,45 @@ simd! {
         to: &Columns, column: usize, places: &Places, d: &mut [f32], from: &Table, shape: &Shape,
         gain: Option<(&[f32], f32)>, d_gain: &mut [f32],
     ) {
-        let dim = shape.head_dim;
-        for (r, d) in d.chunks_exact_mut(dim).enumerate() {
-            let (row, t) = (places.first + r, places.positions[r] as usize);
-            // SAFETY: this task's alone, as said above.
-            let out = unsafe { to.row(row, column, dim) };
-            let Some(gain) = gain else {
+        by_width!(shape.head_dim, |dim| {
+            for (r, d) in d.chunks_exact_mut(dim).enumerate() {
+                let (row, t) = (places.first + r, places.positions[r] as usize);
+                // SAFETY: this task's alone, as said above.
+                let out = unsafe { to.row(row, column, dim) };
                 rotate(out, d, t, shape, -1.0);
-                continue;
-            };
-            rotate_in_place(d, t, shape, -1.0);
-            leave_norm(out, d, from.row(row, column, dim), gain, d_gain);
-        }
+                if let Some(gain) = gain {
+                    leave_norm(out, d, from.row(row, column, dim), gain, d_gain);
+                }
+            }
+        })
     }
 }
 
-/// Undoes the norm of one head `x` for its gradient `d`.
+/// Undoes the norm of one head `x` for its gradient `d`; the other row is room to work in.
 #[inline(always)]
 fn leave_norm(
-    out: &mut [f32],
     d: &mut [f32],
+    room: &mut [f32],
     x: &[f32],
     (gain, eps): (&[f32], f32),
     d_gain: &mut [f32],
 ) {
     let inverse = inverse_rms(x, eps);
-    for (((d, x), gain), d_gain) in d.iter_mut().zip(x).zip(gain).zip(d_gain) {
-        *d_gain += *d * x * inverse;
-        *d *= gain;
-    }
-    let along = dot(d, x) * inverse * inverse * inverse / x.len() as f32;
-    for ((out, d), x) in out.iter_mut().zip(d).zip(x) {
-        *out = *d * inverse - x * along;
-    }
+    pieces!(x.len(), |at| {
+        let (d, x): ([f32; N], [f32; N]) = (load(d, at), load(x, at));
+        let mut sums: [f32; N] = load(d_gain, at);
+        for j in 0..N {
+            sums[j] += d[j] * x[j] * inverse;
+        }
+        store(d_gain, at, sums);
+        store(room, at, product(d, load(gain, at)));
+    });
+    let along = dot(room, x) * inverse * inverse * inverse / x.len() as f32;
+    pieces!(x.len(), |at| {
+        let (mut scaled, x): ([f32; N], [f32; N]) = (load(room, at), load(x, at));
+        for j in 0..N {
+            scaled[j] = scaled[j] * inverse - x[j] * along;
+        }
+        store(d, at, scaled);
+    });
 }
