@@ -6,6 +6,8 @@
 //! do not depend on the number of threads.
 
 #[macro_use]
+mod pieces;
+#[macro_use]
 mod simd;
 pub mod attention;
 pub mod bias;

@@ -7,6 +7,7 @@
 //! d_gain += a d x
 //! ```
 
+use crate::pieces::{load, store};
 use crate::simd::{dot, total};
 use std::array::from_fn;
 
@@ -73,24 +74,34 @@ impl Normed<'_> {
         d_gain: &mut [f32],
     ) {
         let (a, pull) = (self.scale * self.inverse_rms, self.pull(d));
-        let rows = d.iter().zip(self.x).zip(self.gain);
-        let d_rows = d_x.iter_mut().zip(copy).zip(d_gain);
-        for (((d, x), gain), ((d_x, copy), d_gain)) in rows.zip(d_rows) {
-            *d_x = carry * *d_x + a * (d * gain - pull * x);
-            *copy = *d_x;
-            *d_gain += a * d * x;
-        }
+        pieces!(d.len(), |at| {
+            let (d, x): ([f32; N], [f32; N]) = (load(d, at), load(self.x, at));
+            let gain: [f32; N] = load(self.gain, at);
+            let (mut new, mut sums): ([f32; N], [f32; N]) = (load(d_x, at), load(d_gain, at));
+            for j in 0..N {
+                new[j] = carry * new[j] + a * (d[j] * gain[j] - pull * x[j]);
+                sums[j] += a * d[j] * x[j];
+            }
+            store(d_x, at, new);
+            store(copy, at, new);
+            store(d_gain, at, sums);
+        });
     }
 
     /// `d = a (d gain - pull x)`, so that it is of `x`, and `d_gain += a d x`.
     #[inline(always)]
     pub(crate) fn take_gradient(self, d: &mut [f32], d_gain: &mut [f32]) {
         let (a, pull) = (self.scale * self.inverse_rms, self.pull(d));
-        let rows = self.x.iter().zip(self.gain);
-        for ((x, gain), (d, d_gain)) in rows.zip(d.iter_mut().zip(d_gain)) {
-            *d_gain += a * *d * x;
-            *d = a * (*d * gain - pull * x);
-        }
+        pieces!(d.len(), |at| {
+            let (x, gain): ([f32; N], [f32; N]) = (load(self.x, at), load(self.gain, at));
+            let (mut new, mut sums): ([f32; N], [f32; N]) = (load(d, at), load(d_gain, at));
+            for j in 0..N {
+                sums[j] += a * new[j] * x[j];
+                new[j] = a * (new[j] * gain[j] - pull * x[j]);
+            }
+            store(d, at, new);
+            store(d_gain, at, sums);
+        });
     }
 
     /// How strongly the gradient `d` is pulled back along `x`: the norm makes the output blind to the

@@ -73,6 +73,15 @@ impl Form {
         None
     }
 
+    /// The same without AVX-512.
+    pub(crate) fn narrow(self) -> Self {
+        match self {
+            // What has AVX-512 has AVX2: see [`HasAvx512`].
+            Self::Avx512(_) => Self::Avx2(HasAvx2(())),
+            form => form,
+        }
+    }
+
     /// If this CPU has it.
     pub fn avx512() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]

@@ -3,6 +3,7 @@
 use super::Shape;
 use super::plan::Places;
 use super::table::Table;
+use crate::pieces::{load, store};
 use crate::row::inverse_rms;
 use crate::rows::Columns;
 use crate::simd::{dot, prefetch};
@@ -55,39 +56,6 @@ simd! {
             }
         })
     }
-}
-
-/// Runs a piece of code for each piece of some elements, `N` at a time. Pieces are arrays: within a loop over slices the compiler
-/// asks again and again whether they overlap, and takes one element after another where the loop is short.
-macro_rules! pieces {
-    ($length:expr, |$at:ident| $body:block) => {{
-        let length = $length;
-        let (eights, fours) = (length / 8 * 8, length / 4 * 4);
-        for $at in (0..eights).step_by(8) {
-            const N: usize = 8;
-            $body
-        }
-        for $at in (eights..fours).step_by(4) {
-            const N: usize = 4;
-            $body
-        }
-        for $at in fours..length {
-            const N: usize = 1;
-            $body
-        }
-    }};
-}
-
-#[inline(always)]
-fn load<const N: usize>(x: &[f32], at: usize) -> [f32; N] {
-    let mut piece = [0.0; N];
-    piece.copy_from_slice(&x[at..at + N]);
-    piece
-}
-
-#[inline(always)]
-fn store<const N: usize>(x: &mut [f32], at: usize, piece: [f32; N]) {
-    x[at..at + N].copy_from_slice(&piece);
 }
 
 /// `a b`, element by element.

@@ -68,7 +68,7 @@ impl<P: Policy> Carried<P> {
     pub(super) fn by(policy: P, keep: bool) -> Self {
         Self {
             policy,
-            form: Form::best(),
+            form: if P::NARROW { Form::best().narrow() } else { Form::best() },
             keep,
             passed: 0,
             tokens: 0,

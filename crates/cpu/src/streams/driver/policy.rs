@@ -26,6 +26,8 @@ pub unsafe trait Policy: Debug + Send + Sync + 'static {
     type Scratch: Debug + Default + Send;
     /// Tiles that share a partial sum of the parameters' gradients: several, where such a sum is as large as a tile.
     const TILES_PER_SUM: usize = 1;
+    /// Whether the kernels for AVX2 are taken on CPUs with AVX-512, too, because they are faster there.
+    const NARROW: bool = false;
     /// Whether, on the way back, the gradient of a write takes the place of the first part of the record before: then
     /// `d_write` comes as that part, which is `[tokens, width]` and not needed for anything else.
     const D_WRITE_IN_RECORD: bool = false;

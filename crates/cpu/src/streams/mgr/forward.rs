@@ -6,7 +6,8 @@ use super::gate::softmax;
 use super::layout::{Numbers, Params, Shape};
 use super::saved::{Quota, Saved, Writes};
 use super::sums::lerp_square_and_dot;
-use crate::simd::{add_scaled, dot};
+use crate::pieces::{load, store};
+use crate::simd::dot;
 use crate::streams::driver::Forward;
 
 impl MultiGate {
@@ -183,21 +184,24 @@ pub(super) fn pool(streams: &[f32], weights: &[f32], h: &mut [f32]) {
         h.copy_from_slice(streams);
         return;
     }
-    // Four streams at a time, so that the sum is rarely stored and loaded again.
-    let fours = weights.chunks_exact(4).zip(streams.chunks_exact(4 * width));
-    let rest = weights.len() / 4 * 4;
-    h.fill(0.0);
-    for (weights, streams) in fours {
-        let (a, streams) = streams.split_at(width);
-        let (b, streams) = streams.split_at(width);
-        let (c, d) = streams.split_at(width);
-        let d = &d[..width];
-        for (j, h) in h.iter_mut().enumerate() {
-            *h += (weights[0] * a[j] + weights[1] * b[j]) + (weights[2] * c[j] + weights[3] * d[j]);
+    pieces!(width, |at| {
+        let stream = |i: usize| load::<N>(streams, i * width + at);
+        let mut sum = [0.0; N];
+        let mut fours = weights.chunks_exact(4);
+        for (i, w) in fours.by_ref().enumerate() {
+            let (a, b, c, d) =
+                (stream(4 * i), stream(4 * i + 1), stream(4 * i + 2), stream(4 * i + 3));
+            for j in 0..N {
+                sum[j] += (w[0] * a[j] + w[1] * b[j]) + (w[2] * c[j] + w[3] * d[j]);
+            }
         }
-    }
-    for (weight, stream) in weights[rest..].iter().zip(streams[rest * width..].chunks_exact(width))
-    {
-        add_scaled(h, *weight, stream);
-    }
+        let rest = weights.len() / 4 * 4;
+        for (i, weight) in fours.remainder().iter().enumerate() {
+            let stream = stream(rest + i);
+            for j in 0..N {
+                sum[j] += weight * stream[j];
+            }
+        }
+        store(h, at, sum);
+    });
 }

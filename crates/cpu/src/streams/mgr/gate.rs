@@ -1,5 +1,6 @@
 //! From scores to gates and to pooling weights, and back.
 
+use crate::pieces::{load, store};
 use crate::simd::exp;
 
 /// How gates relate to each other.
@@ -76,11 +77,14 @@ pub(super) fn softmax(logits: &mut [f32]) {
 #[inline(always)]
 fn softmax_with(other: f32, logits: &mut [f32]) {
     let most = logits.iter().fold(other, |most, logit| most.max(*logit));
-    let mut sum = exp(other - most);
-    for logit in logits.iter_mut() {
-        *logit = exp(*logit - most);
-        sum += *logit;
-    }
+    pieces!(logits.len(), |at| {
+        let mut piece: [f32; N] = load(logits, at);
+        for j in 0..N {
+            piece[j] = exp(piece[j] - most);
+        }
+        store(logits, at, piece);
+    });
+    let sum = logits.iter().fold(exp(other - most), |sum, logit| sum + logit);
     let scale = 1.0 / sum;
     for logit in logits {
         *logit *= scale;

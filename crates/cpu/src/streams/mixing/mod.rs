@@ -108,6 +108,8 @@ unsafe impl Policy for Mixed {
     type Scratch = Room;
     /// A partial sum is as large as the parameters.
     const TILES_PER_SUM: usize = 4;
+    /// With AVX-512 the compiler gathers the elements of small matrices, which takes longer than to load them one by one.
+    const NARROW: bool = true;
 
     fn width(&self) -> usize {
         self.shape.width
