@@ -20,7 +20,7 @@ mod words;
 
 pub use answer::{Answer, Next};
 pub use export::ReportError;
-pub use sheet::figures;
+pub use sheet::{figures, is_page};
 pub use task::Task;
 
 use crate::figure::Figure;
