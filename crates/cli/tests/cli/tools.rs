@@ -58,6 +58,12 @@ false
 ```text
 false
 ```
+<!-- run with: MINE=yours false=true; first: hadal one > runs/first -->
+
+```sh
+hadal MINE NOT-MINE | grep -qx 'yours NOT-MINE' && grep -qx one runs/first
+false
+```
 ```sh
 hadal three > left.txt   # a comment
 mkdir -p runs && hadal four > runs/four
@@ -104,8 +110,8 @@ fn commands_of_pages_that_fail_or_leave_something_are_noticed() {
     assert!(text.contains("ok    README.md:2"), "{text}");
     assert!(text.contains("README.md:6 not run: needs a GPU"), "{text}");
     assert!(text.contains("WRONG README.md:9") && text.contains("FAILED: false"), "{text}");
-    assert!(text.contains("WRONG README.md:17") && text.contains("leaves left.txt"), "{text}");
+    assert!(text.contains("ok    README.md:19") && text.contains("WRONG README.md:23") && text.contains("leaves left.txt"), "{text}");
     assert!(!text.contains("leaves runs"), "{text}");
-    assert!(text.contains("3 blocks ran, 1 did not; 2 are wrong"), "{text}");
+    assert!(text.contains("4 blocks ran, 1 did not; 2 are wrong"), "{text}");
     tried("```sh\nhadal one\n```\n").unwrap().succeeded();
 }
