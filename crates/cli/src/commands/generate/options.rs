@@ -7,7 +7,7 @@ use clap::Args;
 use hadal_cpu::pool::start_pool;
 use hadal_model::{
     ChatTemplate, Checkpoint, DEVICES, NAMED_TEMPLATES, Part, Sampler, Sampling, StopStrings,
-    Tokenizer, device_named, load_for, read_config,
+    Stored, Tokenizer, device_named, load_for, read_config,
 };
 use hadal_residual::{Site, Skipping, Thresholds};
 use std::path::{Path, PathBuf};
@@ -146,7 +146,8 @@ impl ChatOptions {
                 return Ok(own);
             }
             // Nothing has a template that is no model, or has no text.
-            let config = read_config(model).map_err(Failure::failed)?;
+            let config = Stored::of(model).and_then(|_| read_config(model));
+            let config = config.map_err(Failure::failed)?;
             refuse_task(model, config.vocab_size)?;
             return Err(Failure::usage(format!(
                 "{} has no chat template; it may be a base model, which continues text: try `hadal generate` without \
