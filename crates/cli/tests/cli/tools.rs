@@ -88,7 +88,7 @@ false
 <!-- run with: MINE=yours false=true; first: hadal one > runs/first -->
 
 ```sh
-hadal MINE NOT-MINE | grep -qx 'yours NOT-MINE' && grep -qx one runs/first
+hadal MINE NOT-MINE | grep -qx 'yours NOT-M.NE' && grep -qx one runs/first
 false
 ```
 ```sh
