@@ -37,6 +37,14 @@ impl Place<'_> {
         self.writable()
     }
 
+    /// Makes the folders above a file that will be written. What is a directory itself makes its own.
+    pub(crate) fn make_folders(self) -> Result<(), Failure> {
+        match self.path.parent() {
+            Some(parent) => hadal_files::create_directory(parent).map_err(Failure::failed),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a place where nothing can be written.
     pub(crate) fn writable(self) -> Result<(), Failure> {
         let Self { path, option, example } = self;

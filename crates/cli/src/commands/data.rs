@@ -6,7 +6,7 @@ mod tokenizer;
 use self::look::{PeekAt, StatsOf, Verify};
 use self::tokenizer::TrainTokenizer;
 use crate::failure::Failure;
-use crate::output::{grouped, print_json, scaled};
+use crate::output::{bytes, grouped, print_json, scaled};
 use crate::standard::stdout;
 use clap::{Args, Subcommand};
 use hadal_data::{Manifest, PrepareOptions, PrepareProgress, TokenizerChoice, prepare};
@@ -116,10 +116,10 @@ fn summary(manifest: &Manifest, options: &PrepareOptions) -> io::Result<()> {
     let mut stdout = stdout();
     writeln!(
         stdout,
-        "{out}: {} from {} ({}B of text) in {}",
+        "{out}: {} from {} ({} of text) in {}",
         counted(totals.tokens, "token"),
         counted(totals.documents, "document"),
-        scaled(totals.bytes as f64),
+        bytes(totals.bytes as f64),
         counted(manifest.shards.len() as u64, "shard")
     )?;
     writeln!(stdout, "look at it with `hadal data peek {out}` and `hadal data stats {out}`")

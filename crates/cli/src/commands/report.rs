@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
+use crate::place::Place;
 use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_report::page::{Request, is_page, write};
@@ -49,6 +50,7 @@ impl Report {
             );
             return Err(Failure::usage(said));
         }
+        Place { path: taken, option: "-o", example: "other.html" }.writable()?;
         let spinner = spinner("reading runs".into());
         let Self { inputs, output, csv, svg, png, json } = self;
         let request = Request { inputs, output, csv, svg, png };

@@ -123,7 +123,7 @@ fn there_may_be_more_shards_than_a_shell_allows_open_files() {
 #[test]
 fn a_tokenizer_is_not_written_over_another_file() {
     let folder = TempDir::new().unwrap();
-    let (text, out) = (folder.path().join("text.txt"), folder.path().join("tokenizer.json"));
+    let (text, out) = (folder.path().join("text.txt"), folder.path().join("new/tokenizer.json"));
     fs::write(&text, TEXT.repeat(20)).unwrap();
     let mut learn = data("train-tokenizer", &text);
     learn.args(["--vocab-size", "270", "--out"]).arg(&out);

@@ -151,7 +151,7 @@ fn a_dry_run_says_what_it_takes_and_measures_nothing() {
 
 /// A small GGUF file.
 fn gguf(folder: &Path) -> PathBuf {
-    let file = folder.join("stories.gguf");
+    let file = folder.join("models/stories.gguf");
     let mut export = command("export");
     export.arg(stories()).args(["--format", "gguf", "--out"]).arg(&file);
     run(&mut export).succeeded();

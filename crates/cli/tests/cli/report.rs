@@ -103,6 +103,11 @@ fn a_folder_without_runs_is_refused() {
 fn a_place_that_cannot_be_written_is_a_failure() {
     let folder = TempDir::new().unwrap();
     let path = a_run(folder.path(), "prenorm", 2.0);
-    let page = folder.path().join("missing/r.html");
-    run(command("report").arg(path).arg("-o").arg(page)).refused(1, &["cannot write", "r.html"]);
+    let report = |page: &Path| run(command("report").arg(&path).arg("-o").arg(page));
+    let below_a_file = path.join("config.toml/r.html");
+    report(&below_a_file).refused(2, &["cannot write", "r.html", "-o other.html"]);
+    // A folder that is missing is made.
+    let page = folder.path().join("new/folder/r.html");
+    report(&page).succeeded();
+    assert!(page.is_file());
 }

@@ -2,7 +2,7 @@
 
 use super::{BYTES, bar, counted};
 use crate::failure::Failure;
-use crate::output::{print_json, scaled, spinner};
+use crate::output::{bytes, print_json, spinner};
 use crate::place::Place;
 use crate::standard::stdout;
 use clap::Args;
@@ -54,7 +54,9 @@ impl TrainTokenizer {
             out: self.out,
             threads: self.threads,
         };
-        Place { path: &options.out, option: "--out", example: "other.json" }.new()?;
+        let place = Place { path: &options.out, option: "--out", example: "other.json" };
+        place.new()?;
+        place.make_folders()?;
         let merging = spinner("learning which bytes go together".into());
         let bar = bar(0, BYTES);
         let trained = train_tokenizer(&options, &mut |progress| {
@@ -71,11 +73,11 @@ impl TrainTokenizer {
         let mut out = stdout();
         writeln!(
             out,
-            "{}: {} from {} ({}B of text{})",
+            "{}: {} from {} ({} of text{})",
             trained.path.display(),
             counted(trained.vocab_size as u64, "token"),
             counted(trained.documents, "document"),
-            scaled(trained.bytes as f64),
+            bytes(trained.bytes as f64),
             if trained.cut_short { ", where --max-bytes ended it" } else { "" }
         )?;
         if trained.vocab_size < options.vocab_size {
