@@ -21,7 +21,7 @@ impl Place<'_> {
     }
 
     /// The same for what is never written over.
-    pub(crate) fn new(self) -> Result<(), Failure> {
+    pub(crate) fn never_over(self) -> Result<(), Failure> {
         self.unused("")
     }
 

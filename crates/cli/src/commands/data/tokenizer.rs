@@ -55,7 +55,7 @@ impl TrainTokenizer {
             threads: self.threads,
         };
         let place = Place { path: &options.out, option: "--out", example: "other.json" };
-        place.new()?;
+        place.never_over()?;
         place.make_folders()?;
         let merging = spinner("learning which bytes go together".into());
         let bar = bar(0, BYTES);
