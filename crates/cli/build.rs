@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    if let Some(commit) = commit(&root.join(".git")) {
+    // As it is now: worktrees that share a target directory share this program as well.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
+    if let Some(commit) = commit(&Path::new(&package).join("../../.git")) {
         println!("cargo:rustc-env=HADAL_COMMIT={commit}");
     }
 }

@@ -77,6 +77,22 @@ pub(crate) fn scaled(number: f64) -> String {
     if prefix == 0 { format!("{value}") } else { format!("{value:.2}{}", PREFIXES[prefix]) }
 }
 
+/// `768 B`, `1.28 kB`.
+pub(crate) fn bytes(number: f64) -> String {
+    let text = scaled(number);
+    if text.contains(' ') { format!("{text}B") } else { format!("{text} B") }
+}
+
+/// How long something will take. Two digits are more than a guess is worth.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{:.0} s", s.max(1.0)),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s if s < 36.0 * 3600.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86400.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +104,16 @@ mod tests {
         assert_eq!(grouped(-12_345), "-12,345");
         assert_eq!(scaled(999.0), "999");
         assert_eq!(scaled(1_234_567.0), "1.23 M");
+    }
+
+    #[test]
+    fn every_unit_is_apart_from_its_number() {
+        assert_eq!([768.0, 1280.0, 2e9].map(bytes), ["768 B", "1.28 kB", "2.00 GB"]);
+    }
+
+    #[test]
+    fn guesses_have_few_digits() {
+        let words = [0.2, 42.4, 200.0, 9000.0, 400_000.0].map(duration);
+        assert_eq!(words, ["1 s", "42 s", "3 min", "2.5 h", "4.6 days"]);
     }
 }

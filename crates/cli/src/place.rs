@@ -17,15 +17,32 @@ pub(crate) struct Place<'a> {
 impl Place<'_> {
     /// Refuses a place that is taken, or where nothing can be written. A directory without entries is free.
     pub(crate) fn free(self, force: bool) -> Result<(), Failure> {
+        if force { self.writable() } else { self.unused(", or over it with --force") }
+    }
+
+    /// The same for what is never written over.
+    pub(crate) fn never_over(self) -> Result<(), Failure> {
+        self.unused("")
+    }
+
+    fn unused(self, otherwise: &str) -> Result<(), Failure> {
         let Self { path, option, example } = self;
         let is_empty = |path| fs::read_dir(path).is_ok_and(|mut all| all.next().is_none());
-        if !force && fs::symlink_metadata(path).is_ok() && !is_empty(path) {
+        if fs::symlink_metadata(path).is_ok() && !is_empty(path) {
             return Err(Failure::usage(format!(
-                "{} exists already; write elsewhere with {option} {example}, or over it with --force",
+                "{} exists already; write elsewhere with {option} {example}{otherwise}",
                 path.display()
             )));
         }
         self.writable()
+    }
+
+    /// Makes the folders above a file that will be written. What is a directory itself makes its own.
+    pub(crate) fn make_folders(self) -> Result<(), Failure> {
+        match self.path.parent() {
+            Some(parent) => hadal_files::create_directory(parent).map_err(Failure::failed),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a place where nothing can be written.

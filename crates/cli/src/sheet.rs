@@ -1,6 +1,6 @@
 //! What a model is, on one sheet: its shape, and what it takes on disk, in memory and in the cache.
 
-use crate::output::{Table, grouped, scaled};
+use crate::output::{Table, bytes, grouped};
 use hadal_model::{ChatTemplate, ModelConfig, ModelCost, Stored, Tokenizer};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -64,13 +64,13 @@ impl<'a> Sheet<'a> {
         row("features", features(config));
         row("parameters", grouped(cost.parameters.total().into()));
         row("on disk", self.on_disk());
-        row("in memory", format!("{}, f32", bytes(self.memory_bytes())));
+        row("in memory", format!("{}, f32", bytes(self.memory_bytes() as f64)));
         row(
             "keys and values",
             format!(
                 "{} per token, {} at full context",
-                bytes(cost.kv_bytes_per_token),
-                bytes(self.full_cache_bytes())
+                bytes(cost.kv_bytes_per_token as f64),
+                bytes(self.full_cache_bytes() as f64)
             ),
         );
         let tokenizer =
@@ -88,7 +88,7 @@ impl<'a> Sheet<'a> {
             if stored.types.len() == 1 { name.clone() } else { format!("{name} {share:.1} %") }
         };
         let types: Vec<String> = stored.types.iter().map(share).collect();
-        format!("{}, {}", bytes(stored.bytes), types.join(", "))
+        format!("{}, {}", bytes(stored.bytes as f64), types.join(", "))
     }
 
     /// For scripts: the fields to add to an object.
@@ -111,11 +111,6 @@ pub(crate) fn with_fields(mut object: Value, more: Value) -> Value {
         object.extend(more);
     }
     object
-}
-
-fn bytes(number: u64) -> String {
-    let text = scaled(number as f64);
-    if number < 1000 { format!("{text} B") } else { format!("{text}B") }
 }
 
 /// What the model has besides plain attention and MLPs.

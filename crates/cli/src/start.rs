@@ -99,6 +99,20 @@ mod tests {
         assert!(long.is_empty(), "{long:?}");
     }
 
+    /// Lists show the first paragraph of a command's comment: an empty line must end it.
+    #[test]
+    fn what_a_command_does_is_said_in_a_line_or_two() {
+        let (mut commands, mut seen) = (vec![Cli::command()], 0);
+        while let Some(command) = commands.pop() {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let length = about.chars().count();
+            assert!((10..140).contains(&length), "{}: {about}", command.get_name());
+            commands.extend(command.get_subcommands().cloned());
+            seen += 1;
+        }
+        assert!(seen > 25, "{seen} commands");
+    }
+
     #[test]
     fn the_first_steps_are_commands() {
         for (line, _) in FIRST {

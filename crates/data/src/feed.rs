@@ -131,9 +131,6 @@ impl Feed {
             }
             return Ok(Self::Task { task: task.clone(), seed });
         }
-        let seq_len = seq_len.ok_or_else(|| {
-            FeedError::Unfit("train.seq_len is missing, and text has no length of its own".into())
-        })?;
         Ok(Self::Text(Box::new(TextFeed::open(config, seq_len, seed)?)))
     }
 

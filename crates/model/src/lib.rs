@@ -61,7 +61,7 @@ pub use hadal_tokenizer::{
     TokenizerError, guarded, is_guarded, model_at,
 };
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
-pub use memory::{MemoryError, Need, free_memory, memory_need};
+pub use memory::{MemoryError, Need, allowed_memory, free_memory, memory_need};
 pub use part::{Part, PartError};
 pub use pass::{Pass, PassError, Tokens, Variant};
 pub use recording::Recording;

@@ -73,13 +73,17 @@ pub enum MemoryError {
     Setting { value: String },
 }
 
-/// Refuses what does not fit into free memory: that of the system, or what the environment names instead.
+/// Bytes that may be taken: those that are free, or as many as the environment names. `None` for no limit that is known.
+pub fn allowed_memory() -> Result<Option<u64>, MemoryError> {
+    match std::env::var(SETTING) {
+        Ok(value) => setting(&value),
+        Err(_) => Ok(free_memory()),
+    }
+}
+
+/// Refuses what does not fit.
 pub(crate) fn check(need: &Need) -> Result<(), MemoryError> {
-    let free = match std::env::var(SETTING) {
-        Ok(value) => setting(&value)?,
-        Err(_) => free_memory(),
-    };
-    match free {
+    match allowed_memory()? {
         Some(free) if free < need.total() => Err(MemoryError::TooLittle { need: *need, free }),
         _ => Ok(()),
     }

@@ -206,13 +206,15 @@ pub(crate) fn tokenizer(subject: &Subject) -> Result<Tokenizer, DiagnoseError> {
     if let Some(tokenizer) = subject.tokenizer()? {
         return Ok(tokenizer);
     }
-    if let Some(config) = subject.config.as_ref().filter(|config| config.data.generated.is_none())
-        && let Some(tokenizer) = config.open_feed()?.tokenizer()?
-    {
-        return Ok(tokenizer);
+    if let Some(config) = &subject.config {
+        if let Some(task) = &config.data.generated {
+            return Err(DiagnoseError::NoText { path: subject.path.clone(), task: task.name() });
+        }
+        if let Some(tokenizer) = config.open_feed()?.tokenizer()? {
+            return Ok(tokenizer);
+        }
     }
-    let is_task = subject.config.as_ref().is_some_and(|config| config.data.generated.is_some());
-    if !is_task && (256..=257).contains(&subject.model().vocab_size) {
+    if (256..=257).contains(&subject.model().vocab_size) {
         return Ok(Tokenizer::bytes());
     }
     Err(DiagnoseError::NoTokenizer { path: subject.path.clone() })

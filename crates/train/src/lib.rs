@@ -37,7 +37,7 @@ pub use evaluate::{EvaluateError, Evaluation};
 pub use folder::RunFolderError;
 pub use folder::checkpoint_steps;
 pub use layers::ConfigLayers;
-pub use memory::{available_mb, peak_rss_mb};
+pub use memory::peak_rss_mb;
 pub use model_section::ModelSection;
 pub use observer::{Finished, Midway, Observer, StepReport};
 pub use preset::{PRESETS, for_depth};

@@ -5,11 +5,6 @@ pub fn peak_rss_mb() -> Option<f64> {
     high_water_mark(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// Memory in MiB that the system can give without swapping; `None` where it does not say.
-pub fn available_mb() -> Option<f64> {
-    mebibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
-}
-
 fn high_water_mark(status: &str) -> Option<f64> {
     mebibytes(status, "VmHWM:")
 }
@@ -42,6 +37,5 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_process_holds_something() {
         assert!(peak_rss_mb().unwrap() > 0.1);
-        assert!(available_mb().unwrap() > 0.1);
     }
 }

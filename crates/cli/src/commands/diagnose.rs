@@ -3,19 +3,19 @@
 mod show;
 
 use crate::failure::Failure;
-use crate::output::{line, print_json, scaled};
+use crate::output::{bytes, duration, line, print_json};
 use crate::place::Place;
 use crate::standard::{stderr, stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
-use hadal_model::Part;
+use hadal_model::{Part, allowed_memory};
 use hadal_report::page::Next;
 use hadal_study::diagnose::{
     Context, DiagnoseError, Diagnosis, Journal, Kind, Observer, Options, PAGE, Plan, Summary,
     diagnose, next as commands, overlay, page, plan, write,
 };
 use hadal_study::{Samples, Subject};
-use indicatif::{HumanDuration, ProgressBar};
+use indicatif::ProgressBar;
 use serde_json::json;
 use show::show;
 use std::io::Write;
@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Look into a model: what each block does, and which could go
 ///
@@ -191,12 +190,12 @@ impl Diagnose {
             writeln!(out, "{}: {}", plan.name, names.join(", "))?;
             writeln!(
                 out,
-                "  {} passes over {} sequences, {} tokens; about {}, {}B of memory",
+                "  {} passes over {} sequences, {} tokens; about {}, {} of memory",
                 plan.passes,
                 plan.sequences,
                 plan.tokens,
-                HumanDuration(Duration::from_secs_f64(plan.seconds.max(1.0))),
-                scaled(plan.memory)
+                duration(plan.seconds),
+                bytes(plan.memory)
             )?;
             if let Some(warning) = short(plan.memory) {
                 writeln!(out, "  warning: {warning}")?;
@@ -263,8 +262,9 @@ impl Diagnose {
 
 /// What to say if this machine has less memory than that.
 fn short(needed: f64) -> Option<String> {
-    let free = hadal_train::available_mb()? * 1024.0 * 1024.0;
-    short_of(needed, free)
+    // A wrong setting has been refused when the model was read.
+    let free = allowed_memory().ok()??;
+    short_of(needed, free as f64)
 }
 
 fn short_of(needed: f64, free: f64) -> Option<String> {

@@ -71,7 +71,9 @@ impl Export {
             Kind::Bf16 => ExportType::Bf16,
             Kind::Q8_0 => ExportType::Q8_0,
         };
-        Place { path: &self.out, option: "-o", example: "other" }.writable()?;
+        let place = Place { path: &self.out, option: "-o", example: "other" };
+        place.writable()?;
+        place.make_folders()?;
         let bar = bytes_bar(format!("writing {}", self.out.display()));
         let mut progress = |done, all| show_bytes(&bar, done, all);
         let exported = export(&self.model, &self.out, format, kind, &mut progress);

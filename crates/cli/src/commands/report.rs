@@ -2,9 +2,11 @@
 
 use crate::failure::Failure;
 use crate::output::{print_json, spinner};
+use crate::place::Place;
 use crate::standard::{stdout, tell};
 use clap::Args;
-use hadal_report::page::{Request, write};
+use hadal_report::page::{Request, is_page, write};
+use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,6 +42,15 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let taken = &self.output;
+        if fs::symlink_metadata(taken).is_ok() && !is_page(taken) {
+            let taken = taken.display();
+            let said = format!(
+                "{taken} exists already and is no page of hadal; name another file with -o"
+            );
+            return Err(Failure::usage(said));
+        }
+        Place { path: taken, option: "-o", example: "other.html" }.writable()?;
         let spinner = spinner("reading runs".into());
         let Self { inputs, output, csv, svg, png, json } = self;
         let request = Request { inputs, output, csv, svg, png };

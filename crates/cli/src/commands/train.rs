@@ -4,7 +4,7 @@ mod progress;
 mod summary;
 
 use crate::failure::Failure;
-use crate::output::{grouped, scaled, spinner, warn};
+use crate::output::{bytes, duration, grouped, scaled, spinner, warn};
 use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
@@ -267,11 +267,11 @@ fn dry_run(config: &RunConfig, shown: Option<&str>, notes: &[String]) -> Result<
     )?;
     writeln!(out, "tokens      {}", scaled(plan.tokens as f64))?;
     writeln!(out, "training    {}FLOPs", scaled(plan.flops))?;
-    writeln!(out, "memory      at most about {}B (fused kernels keep less)", scaled(plan.memory))?;
+    writeln!(out, "memory      at most about {} (fused kernels keep less)", bytes(plan.memory))?;
     writeln!(
         out,
         "time        about {} here, if half of the matrix peak ({}FLOP/s) is reached",
-        indicatif::HumanDuration(plan.time),
+        duration(plan.time.as_secs_f64()),
         scaled(plan.peak)
     )?;
     Ok(ExitCode::SUCCESS)

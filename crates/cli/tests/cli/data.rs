@@ -118,3 +118,19 @@ fn there_may_be_more_shards_than_a_shell_allows_open_files() {
     let output = shell.args(stats.get_args()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+/// Learning may take long, and somebody may use the tokenizer that is there.
+#[test]
+fn a_tokenizer_is_not_written_over_another_file() {
+    let folder = TempDir::new().unwrap();
+    let (text, out) = (folder.path().join("text.txt"), folder.path().join("new/tokenizer.json"));
+    fs::write(&text, TEXT.repeat(20)).unwrap();
+    let mut learn = data("train-tokenizer", &text);
+    learn.args(["--vocab-size", "270", "--out"]).arg(&out);
+    run(&mut learn).succeeded();
+    let first = fs::read(&out).unwrap();
+    fs::remove_file(&text).unwrap();
+    // The place is looked at first: without its text it could not learn.
+    run(&mut learn).refused(2, &["tokenizer.json exists already", "--out other.json"]);
+    assert!(fs::read(&out).unwrap() == first);
+}

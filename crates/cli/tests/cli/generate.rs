@@ -14,6 +14,10 @@ fn generate(directory: &Path, options: &[&str]) -> Run {
     run(command("generate").arg(directory).args(options))
 }
 
+fn chat(directory: &Path) -> Run {
+    run(command("chat").arg(directory))
+}
+
 fn summary(directory: &Path, options: &[&str]) -> Value {
     generate(directory, &[&["--json"], options].concat()).succeeded().json()
 }
@@ -274,6 +278,7 @@ fn a_model_of_a_generated_task_says_that_it_has_no_text() {
             said.refused(1, &["trained on the generated task khop", "no text", "hadal diagnose"]);
             assert!(!said.stderr.contains("copy the model's tokenizer"), "{}", said.stderr);
         }
+        chat(path).refused(1, &["trained on the generated task khop", "no text"]);
     }
 }
 
@@ -302,7 +307,9 @@ fn what_is_no_model_is_told_what_it_is() {
     ] {
         let said = generate(&path, &["--prompt", "x"]);
         let name = path.display().to_string();
-        said.refused(1, &[&name, what, "A model is a directory", ".gguf"]);
+        for said in [said, chat(&path)] {
+            said.refused(1, &[&name, what, "A model is a directory", ".gguf"]);
+        }
     }
 }
 

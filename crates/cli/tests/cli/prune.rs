@@ -151,7 +151,7 @@ fn a_dry_run_says_what_it_takes_and_measures_nothing() {
 
 /// A small GGUF file.
 fn gguf(folder: &Path) -> PathBuf {
-    let file = folder.join("stories.gguf");
+    let file = folder.join("models/stories.gguf");
     let mut export = command("export");
     export.arg(stories()).args(["--format", "gguf", "--out"]).arg(&file);
     run(&mut export).succeeded();
@@ -175,7 +175,7 @@ fn a_gguf_file_is_cut_to_a_gguf_file() {
     apply(&model).refused(2, &["c.gguf exists already"]);
     let check = |model: &Path| {
         let mut command = prune("check");
-        command.arg(model).arg("--original").arg(at("stories.gguf"));
+        command.arg(model).arg("--original").arg(at("models/stories.gguf"));
         run(command.args(["--batches", "1", "--data"]).arg(&text))
     };
     assert!(check(&cut).succeeded().stdout.contains("the same to the bit"));

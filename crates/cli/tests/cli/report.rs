@@ -40,6 +40,22 @@ fn a_report_is_written_with_its_figures_and_says_what_it_found() {
     assert_eq!(json["runs"], 2);
 }
 
+/// A page that is made again takes the old one's place; nothing else does.
+#[test]
+fn a_file_that_is_no_page_is_not_written_over() {
+    let folder = TempDir::new().unwrap();
+    let runs = a_run(folder.path(), "prenorm", 2.0);
+    let report = |page: &Path| run(command("report").arg(&runs).arg("-o").arg(page));
+    let page = folder.path().join("r.html");
+    report(&page).succeeded();
+    report(&page).succeeded();
+    for mine in ["", "mine", "<!doctype html>\n<html><head><title>mine</title>"] {
+        fs::write(&page, mine).unwrap();
+        report(&page).refused(2, &["r.html exists already and is no page of hadal", "-o"]);
+        assert_eq!(fs::read_to_string(&page).unwrap(), mine);
+    }
+}
+
 #[test]
 fn runs_of_other_data_stand_apart_and_damage_is_told_of() {
     let folder = TempDir::new().unwrap();
@@ -87,6 +103,11 @@ fn a_folder_without_runs_is_refused() {
 fn a_place_that_cannot_be_written_is_a_failure() {
     let folder = TempDir::new().unwrap();
     let path = a_run(folder.path(), "prenorm", 2.0);
-    let page = folder.path().join("missing/r.html");
-    run(command("report").arg(path).arg("-o").arg(page)).refused(1, &["cannot write", "r.html"]);
+    let report = |page: &Path| run(command("report").arg(&path).arg("-o").arg(page));
+    let below_a_file = path.join("config.toml/r.html");
+    report(&below_a_file).refused(2, &["cannot write", "r.html", "-o other.html"]);
+    // A folder that is missing is made.
+    let page = folder.path().join("new/folder/r.html");
+    report(&page).succeeded();
+    assert!(page.is_file());
 }

@@ -42,6 +42,33 @@ fn a_release_has_a_page_and_completions_for_every_command() {
     assert_eq!(check(&directory.path().join("absent")).code, 1);
 }
 
+/// Packed as it is: what the archive is called follows from what the binary needs.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn an_archive_says_what_its_binary_needs() {
+    let directory = TempDir::new().unwrap();
+    let mut release = Command::new(tool("release"));
+    release.arg("--binary").arg(env!("CARGO_BIN_EXE_hadal")).arg("--out").arg(directory.path());
+    let said = run(release.stdin(Stdio::null())).succeeded().stdout;
+    let is_static = cfg!(target_feature = "crt-static");
+    let (needs, name) = match is_static {
+        true => ("it is static: it needs no library", "-static.tar.gz"),
+        false => ("it needs these libraries: ", "-gnu-glibc2."),
+    };
+    assert!(said.contains(needs) && said.contains(name), "{said}");
+    let mut names: Vec<String> = (fs::read_dir(directory.path()).unwrap())
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let [archive, sum] = &names[..] else { panic!("{names:?}") };
+    assert!(archive.contains(name) && *sum == format!("{archive}.sha256"), "{names:?}");
+    let listed = Command::new("tar").arg("-tzf").arg(directory.path().join(archive)).output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    for file in ["/hadal\n", "/man/man1/hadal-prune-plan.1\n", "/INSTALL.md\n", "/LICENSE-MIT\n"] {
+        assert!(listed.contains(file), "no {file:?} in {listed}");
+    }
+}
+
 const PAGE: &str = "\
 ```sh
 hadal one > runs/one
@@ -56,6 +83,12 @@ false && true
 false
 ```
 ```text
+false
+```
+<!-- run with: MINE=yours false=true; first: hadal one > runs/first -->
+
+```sh
+hadal MINE NOT-MINE | grep -qx 'yours NOT-M.NE' && grep -qx one runs/first
 false
 ```
 ```sh
@@ -104,8 +137,13 @@ fn commands_of_pages_that_fail_or_leave_something_are_noticed() {
     assert!(text.contains("ok    README.md:2"), "{text}");
     assert!(text.contains("README.md:6 not run: needs a GPU"), "{text}");
     assert!(text.contains("WRONG README.md:9") && text.contains("FAILED: false"), "{text}");
-    assert!(text.contains("WRONG README.md:17") && text.contains("leaves left.txt"), "{text}");
+    assert!(
+        text.contains("ok    README.md:19")
+            && text.contains("WRONG README.md:23")
+            && text.contains("leaves left.txt"),
+        "{text}"
+    );
     assert!(!text.contains("leaves runs"), "{text}");
-    assert!(text.contains("3 blocks ran, 1 did not; 2 are wrong"), "{text}");
+    assert!(text.contains("4 blocks ran, 1 did not; 2 are wrong"), "{text}");
     tried("```sh\nhadal one\n```\n").unwrap().succeeded();
 }

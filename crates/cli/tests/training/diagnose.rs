@@ -42,6 +42,10 @@ fn a_run_is_diagnosed_on_its_own_held_out_data() {
         let mut command = hadal(&["diagnose", "--batches", "1"]);
         finish(command.arg(&run).args(more))
     };
+    let text = directory.path().join("text.txt");
+    fs::write(&text, words(400)).unwrap();
+    let words = ["trained on the generated task khop, so it reads no text", "leave --data out"];
+    diagnose(&["--data", &text.display().to_string()]).refused(2, &words);
     diagnose(&[]).succeeded();
     let finished = summary(&run.join("diagnosis"));
     assert_eq!(finished["step"], 6);

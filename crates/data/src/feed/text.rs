@@ -80,7 +80,11 @@ pub struct TextFeed {
 }
 
 impl TextFeed {
-    pub(super) fn open(config: &DataConfig, seq_len: usize, seed: u64) -> Result<Self, FeedError> {
+    pub(super) fn open(
+        config: &DataConfig,
+        seq_len: Option<usize>,
+        seed: u64,
+    ) -> Result<Self, FeedError> {
         let directory = config.train.as_deref().unwrap_or(Path::new(""));
         let train = match config.text {
             Some(text) => Text::BuiltIn(text),
@@ -95,6 +99,11 @@ impl TextFeed {
                 "data.validation was prepared with another tokenizer than data.train".into(),
             ));
         }
+        // A text that is not there comes before its length.
+        let seq_len = seq_len.ok_or_else(|| {
+            let said = "train.seq_len is missing, and text has no length of its own; set train.seq_len=128, for example";
+            FeedError::Unfit(said.into())
+        })?;
         let windows_of = |tokens: u64| tokens.saturating_sub(1) / seq_len as u64;
         let all = windows_of(train.len());
         let (windows, held_out) = match (&validation, &train) {

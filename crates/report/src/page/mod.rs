@@ -20,7 +20,7 @@ mod words;
 
 pub use answer::{Answer, Next};
 pub use export::ReportError;
-pub use sheet::figures;
+pub use sheet::{figures, is_page};
 pub use task::Task;
 
 use crate::figure::Figure;
@@ -71,6 +71,9 @@ pub struct Written {
 pub fn write(request: &Request, mut progress: impl FnMut(&str)) -> Result<Written, ReportError> {
     let report = Report::read(&request.inputs)?;
     progress(&request.output.display().to_string());
+    if let Some(parent) = request.output.parent() {
+        hadal_files::create_directory(parent)?;
+    }
     hadal_files::write_whole(&request.output, report.html())?;
     let files = export::figures(&report, request, progress)?;
     let notes = report.parts.iter().flat_map(|part| part.notes.iter().cloned());

@@ -5,10 +5,23 @@ use super::html::Html;
 use crate::figure::Figure;
 use crate::figure::plotly;
 use crate::palette;
+use std::io::Read;
+use std::path::Path;
+
+/// What every page begins with.
+const BEGIN: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">";
+
+/// Whether a file begins as our pages do, so that nobody's work is lost if a new page takes its place.
+pub fn is_page(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    let read =
+        hadal_files::open(path).map(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin));
+    read.is_ok() && begin == BEGIN.as_bytes()
+}
 
 /// The page up to the title.
 pub(super) fn head(html: &mut Html, title: &str) {
-    html.markup("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">")
+    html.markup(BEGIN)
         .markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")
         // Nothing is loaded from anywhere, even if a file in a run folder asked for it.
         .markup("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; ")

@@ -47,6 +47,13 @@ pub enum DiagnoseError {
     /// A text cannot be read by the model.
     #[error("{} has no tokenizer.json to read a text with; copy its tokenizer there, or give --data a directory of `hadal data prepare`", path.display())]
     NoTokenizer { path: PathBuf },
+    /// The model has no text at all.
+    #[error(
+        "{} was trained on the generated task {task}, so it reads no text; leave --data out, and its own held-out \
+         data is taken",
+        path.display()
+    )]
+    NoText { path: PathBuf, task: &'static str },
     /// The data is not a text.
     #[error("{} is not a UTF-8 text; turn it into data with `hadal data prepare`", path.display())]
     NotText { path: PathBuf },

@@ -1,7 +1,7 @@
 //! What a suite will run, before it runs.
 
 use crate::failure::Failure;
-use crate::output::{Table, grouped, print_json, scaled};
+use crate::output::{Table, bytes, duration, grouped, print_json, scaled};
 use crate::screen::Screen;
 use crate::standard::stdout;
 use hadal_compare::{Budget, Lanes, Pace, PlannedRun, Suite, estimate};
@@ -40,14 +40,14 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
     let flops: f64 = plan.iter().map(PlannedRun::flops).sum();
     let estimate = estimate(suite, &plan, lanes, cores)?;
     let text = format!(
-        "{} runs, {}FLOPs, {} at a time on {} each: about {} here (the first pair after {}), {}B of memory at most. A guess from FLOPs; evaluation and other programs add to it.",
+        "{} runs, {}FLOPs, {} at a time on {} each: about {} here (the first pair after {}), {} of memory at most. A guess from FLOPs; evaluation and other programs add to it.",
         plan.len(),
         scaled(flops),
         lanes.jobs,
         threads(lanes.threads),
         duration(estimate.seconds),
         duration(estimate.first_pair_seconds),
-        scaled(estimate.memory),
+        bytes(estimate.memory),
     );
     writeln!(out, "{}", screen.wrapped(&text, 0))?;
     Ok(ExitCode::SUCCESS)
@@ -55,25 +55,4 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
 
 fn threads(threads: usize) -> String {
     if threads == 1 { "1 thread".into() } else { format!("{threads} threads") }
-}
-
-/// Two digits are more than a guess is worth.
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 90.0 => format!("{:.0} s", s.max(1.0)),
-        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
-        s if s < 36.0 * 3600.0 => format!("{:.1} h", s / 3600.0),
-        s => format!("{:.1} days", s / 86400.0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guesses_have_few_digits() {
-        let words = [0.2, 42.4, 200.0, 9000.0, 400_000.0].map(duration);
-        assert_eq!(words, ["1 s", "42 s", "3 min", "2.5 h", "4.6 days"]);
-    }
 }

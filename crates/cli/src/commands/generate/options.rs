@@ -1,13 +1,13 @@
 //! Options of the commands that write: the model, how tokens are chosen, how a chat is formatted.
 
-use super::tokenizer::tokenizer_of;
+use super::tokenizer::{refuse_task, tokenizer_of};
 use crate::failure::Failure;
 use crate::output::spinner;
 use clap::Args;
 use hadal_cpu::pool::start_pool;
 use hadal_model::{
     ChatTemplate, Checkpoint, DEVICES, NAMED_TEMPLATES, Part, Sampler, Sampling, StopStrings,
-    Tokenizer, device_named, load_for,
+    Stored, Tokenizer, device_named, load_for, read_config,
 };
 use hadal_residual::{Site, Skipping, Thresholds};
 use std::path::{Path, PathBuf};
@@ -142,15 +142,18 @@ impl ChatOptions {
     /// The template that was named, or else the model's own.
     pub(crate) fn template(&self, model: &Path) -> Result<ChatTemplate, Failure> {
         let Some(named) = &self.template else {
-            let own = ChatTemplate::of_model(model).map_err(Failure::failed)?;
-            return own.ok_or_else(|| {
-                Failure::usage(format!(
-                    "{} has no chat template; it may be a base model, which continues text: try `hadal generate` \
-                     without --chat. If it was trained to chat, name its template with --template FILE, or \
-                     --template chatml",
-                    model.display()
-                ))
-            });
+            if let Some(own) = ChatTemplate::of_model(model).map_err(Failure::failed)? {
+                return Ok(own);
+            }
+            // Nothing has a template that is no model, or has no text.
+            let config = Stored::of(model).and_then(|_| read_config(model));
+            let config = config.map_err(Failure::failed)?;
+            refuse_task(model, config.vocab_size)?;
+            return Err(Failure::usage(format!(
+                "{} has no chat template; it may be a base model, which continues text: try `hadal generate` without \
+                 --chat. If it was trained to chat, name its template with --template FILE, or --template chatml",
+                model.display()
+            )));
         };
         let by_name = named.to_str().and_then(ChatTemplate::named);
         match by_name {

@@ -19,14 +19,7 @@ pub(crate) fn tokenizer_of(
     checkpoint: &Checkpoint,
 ) -> Result<Tokenizer, Failure> {
     let vocab_size = checkpoint.decoder.config().vocab_size;
-    if let Some(task) = generated_task(model) {
-        return Err(Failure::failed(format!(
-            "{} was trained on the generated task {task}: its {vocab_size} tokens are symbols of that task, so it \
-             has no text to read or write; look into it with `hadal diagnose`, or train one on text \
-             (`hadal data prepare`)",
-            model.display()
-        )));
-    }
+    refuse_task(model, vocab_size)?;
     let own = || Tokenizer::of_model(model).map_err(Failure::failed);
     let tokenizer = match named {
         Some(name) if name == Path::new("bytes") => {
@@ -67,6 +60,16 @@ pub(crate) fn tokenizer_of(
     } else {
         tokenizer.with_ends(checkpoint.ends.clone())
     })
+}
+
+/// Refuses a model that was trained on a generated task: it has no text.
+pub(crate) fn refuse_task(model: &Path, vocab_size: usize) -> Result<(), Failure> {
+    let Some(task) = generated_task(model) else { return Ok(()) };
+    Err(Failure::failed(format!(
+        "{} was trained on the generated task {task}: its {vocab_size} tokens are symbols of that task, so it has no \
+         text to read or write; look into it with `hadal diagnose`, or train one on text (`hadal data prepare`)",
+        model.display()
+    )))
 }
 
 /// Refuses bytes for a model that reads something else.

@@ -1,9 +1,9 @@
 //! `hadal prune plan`: scores, a choice, and its cost.
 
 use super::{bar, typed};
-use crate::estimate::{bytes, show_estimate};
+use crate::estimate::show_estimate;
 use crate::failure::Failure;
-use crate::output::{Table, grouped, print_json};
+use crate::output::{Table, bytes, grouped, print_json};
 use crate::place::Place;
 use crate::standard::{stderr, stdout, tell};
 use clap::{Args, ValueEnum};

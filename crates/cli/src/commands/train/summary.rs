@@ -138,15 +138,17 @@ pub(super) fn healed(course: &Course, evaluation: &Evaluation) -> Option<String>
         return Some(format!("{text} ({:.1} % lower)", -change));
     }
     let best = course.best.filter(|best| best.step > 0 && best.loss < Some(before));
-    let remedy = match best {
-        Some(best) => format!(
-            "it was lowest at step {} ({:.3}): fewer steps, more text or a lower optimizer.adamw.lr may help",
-            best.step,
-            best.loss.unwrap_or_default().exp()
-        ),
-        None => "the model that it started from is better: a lower optimizer.adamw.lr, or other text, may help".into(),
+    let best = match best {
+        Some(best) => {
+            let perplexity = best.loss.unwrap_or_default().exp();
+            format!("it was lowest at step {} ({perplexity:.3})", best.step)
+        }
+        None => "the model that it started from is better".into(),
     };
-    Some(format!("warning: the model got worse: {text} ({change:.1} % higher); {remedy}"))
+    Some(format!(
+        "warning: the model got worse: {text} ({change:.1} % higher); {best}: fewer steps, more text or a lower \
+         optimizer.adamw.lr may help"
+    ))
 }
 
 #[cfg(test)]
@@ -180,7 +182,8 @@ mod tests {
             worse.starts_with("warning: the model got worse: held-out perplexity 7.389 -> 8.166")
         );
         assert!(
-            worse.contains("10.5 % higher") && worse.contains("started from is better"),
+            worse.contains("10.5 % higher")
+                && worse.contains("started from is better: fewer steps, more text"),
             "{worse}"
         );
         let later = healed(&course(point(5, 1.5)), &ended(2.1)).unwrap();
