@@ -10,6 +10,18 @@ const WORTH_SAYING: f64 = 1.05;
 impl Comparison {
     /// The answer in one sentence, without a full stop; `None` if nothing could be compared.
     pub fn headline(&self) -> Option<String> {
+        let answer = self.answer()?;
+        let all = self.found.iter();
+        let left: Vec<&Found> =
+            all.filter(|found| found.verdict == Verdict::NothingToCompare).collect();
+        match &left[..] {
+            [] => Some(answer),
+            left => Some(format!("{answer}; {} not compared", are(left))),
+        }
+    }
+
+    /// The same without those that could not be compared.
+    fn answer(&self) -> Option<String> {
         let all = self.best_first();
         let with = |verdict| -> Vec<&Found> {
             all.iter().copied().filter(|found| found.verdict == verdict).collect()
@@ -286,6 +298,10 @@ mod tests {
         let single = said(vec![found("a", &[-0.1])]);
         assert!(single.starts_with("a ends lowest, 0.1000 nats below prenorm"), "{single}");
         assert!(said(vec![found("a", &[0.1])]).starts_with("prenorm ends lowest"));
+        assert_eq!(
+            said(vec![level("a"), found("lost", &[])]),
+            "No difference seen between a and prenorm on three-hop lookup; lost is not compared"
+        );
         assert_eq!(of(vec![found("a", &[])]).headline(), None);
         assert_eq!(
             of(vec![found("a", &[])]).sentences(),

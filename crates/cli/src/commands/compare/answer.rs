@@ -206,7 +206,7 @@ mod tests {
         let head = eighty.lines().nth(2).unwrap();
         assert_eq!(
             head,
-            "policy  verdict              validation loss  difference       95 % interval"
+            "policy  verdict               held-out loss  difference       95 % interval"
         );
     }
 

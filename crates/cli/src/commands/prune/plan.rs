@@ -337,7 +337,7 @@ mod tests {
             let text = table.text(&Screen { width: Some(width), ..Screen::FILE });
             assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
             assert!(text.contains("verdict") && text.contains("loss change"), "{text}");
-            assert_eq!(text.contains("influence"), width >= 60, "{text}");
+            assert_eq!(text.contains("influence"), width >= 80, "{text}");
         }
     }
 }

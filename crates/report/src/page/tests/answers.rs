@@ -195,7 +195,12 @@ fn a_suite_that_goes_through_depths_is_compared_within_each() {
             }
         }
     }
-    let line = |name: &str| Line { name: name.into(), x: vec![1.0], y: vec![Some(1.0)], ..Line::default() };
+    let line = |name: &str| Line {
+        name: name.into(),
+        x: vec![1.0],
+        y: vec![Some(1.0)],
+        ..Line::default()
+    };
     let figure = Figure {
         name: "validation-loss-d2".into(),
         title: "At 2 blocks".into(),
