@@ -1,5 +1,6 @@
 //! A plan as an answer: what can go and what it costs, for how much, why, and what to do next.
 
+use super::apply::undo;
 use super::figures::{AS_PARTS_GO, figures};
 use super::halves::MeasuredOn;
 use super::plan::Plan;
@@ -206,7 +207,7 @@ fn next(plan: &Plan, file: &Path) -> Vec<Next> {
             "Heal it: a short training on text that is like the one it was made for",
             format!("hadal train --from {cut} --set data.train=DIR --out runs/healed"),
         ),
-        Next::new("Undo it", format!("rm -r {cut}")),
+        Next::new("Undo it", undo(Path::new(cut))),
     ]
 }
 
@@ -272,11 +273,12 @@ mod tests {
             "hadal prune check smaller.gguf --original /models/model.gguf --data /data/text.txt"
         );
         assert!(commands[2].starts_with("hadal train --from smaller.gguf"));
-        assert_eq!(commands[3], "rm -r smaller.gguf");
+        assert_eq!(commands[3], "rm smaller.gguf smaller.pruned.json");
         let mut directory = plan.clone();
         directory.source.kind = crate::prune::SourceKind::HuggingFace;
         let next = answer(&directory, Path::new("plan.json")).next;
         assert_eq!(next[0].command, "hadal prune apply plan.json --out smaller");
+        assert_eq!(next[3].command, "rm -r smaller");
         // No chart twice.
         let mut names: Vec<&str> = page.figures.iter().map(|figure| figure.name.as_str()).collect();
         let count = names.len();
