@@ -123,9 +123,9 @@ fn drawn(row: &Row, is_best: bool, scale: &Scale) -> String {
         }
         html += "</g>";
     }
-    let _ = write!(
+    let _ = writeln!(
         html,
-        "<circle cx=\"{mean}\" cy=\"50%\" r=\"5.5\"/></svg><span class=\"value\"><b>{}</b> {}</span></div>\n",
+        "<circle cx=\"{mean}\" cy=\"50%\" r=\"5.5\"/></svg><span class=\"value\"><b>{}</b> {}</span></div>",
         signed(row.mean, 3),
         match row.interval95 {
             Some((low, high)) => format!("{} to {}", signed(low, 3), signed(high, 3)),
