@@ -4,7 +4,7 @@
 //! every column. Everything that asks the environment is in [`Screen::stdout`]; the rest are arguments.
 
 use console::{Term, measure_text_width};
-use hadal_report::palette::{COLOURS, Colour, looks};
+use hadal_report::palette::{COLOURS, Colour, Look, looks};
 use std::sync::OnceLock;
 
 /// When to use colours.
@@ -139,16 +139,19 @@ impl Screen {
 
     /// The colours of policies that are shown together, by their labels.
     pub(crate) fn policies<'a>(&self, labels: impl IntoIterator<Item = &'a str>) -> Vec<Style> {
-        let style = |Colour { light, dark }: Colour| {
-            let between = |i: usize| u8::midpoint(light[i], dark[i]);
-            let colour = match self.ground {
-                Ground::Light => light,
-                Ground::Dark => dark,
-                Ground::Unknown => [between(0), between(1), between(2)],
-            };
-            Style { colour: Some(colour), ..Style::default() }
+        looks(labels).into_iter().map(|look| self.policy(look)).collect()
+    }
+
+    /// The colour of a policy.
+    pub(crate) fn policy(&self, look: Look) -> Style {
+        let Colour { light, dark } = COLOURS[look.colour % COLOURS.len()];
+        let between = |i: usize| u8::midpoint(light[i], dark[i]);
+        let colour = match self.ground {
+            Ground::Light => light,
+            Ground::Dark => dark,
+            Ground::Unknown => [between(0), between(1), between(2)],
         };
-        looks(labels).into_iter().map(|look| style(COLOURS[look.colour])).collect()
+        Style { colour: Some(colour), ..Style::default() }
     }
 
     /// The text as it looks.
@@ -188,10 +191,25 @@ fn in_cube(colour: [u8; 3]) -> u8 {
     16 + 36 * r + 6 * g + b
 }
 
-/// Lines of at most `width`, broken behind spaces and commas, never within a word.
+/// A text in pieces that end with a space, or with a comma that is not within a number.
+fn pieces(text: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    for (at, sign) in text.char_indices().filter(|(_, sign)| [' ', ','].contains(sign)) {
+        let end = at + sign.len_utf8();
+        if sign == ' ' || !text[end..].starts_with(|next: char| next.is_ascii_digit()) {
+            pieces.push(&text[start..end]);
+            start = end;
+        }
+    }
+    pieces.push(&text[start..]);
+    pieces
+}
+
+/// Lines of at most `width`, broken behind spaces and commas, never within a word or a number.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
-    for word in text.split_inclusive([' ', ',']) {
+    for word in pieces(text) {
         let line = lines.last_mut().map(|line| measure_text_width(line));
         let fits = line.unwrap_or(0) + measure_text_width(word.trim_end()) <= width;
         match lines.last_mut() {
@@ -284,6 +302,7 @@ mod tests {
             wrap("mgr:streams=4,gate=competitive", 20),
             ["mgr:streams=4,", "gate=competitive"]
         );
+        assert_eq!(wrap("260,032 parameters", 5), ["260,032", "parameters"]);
         assert_eq!(wrap("unbreakable", 4), ["unbreakable"]);
         assert_eq!(wrap("", 4), [""]);
     }

@@ -15,10 +15,10 @@ pub(super) fn figures(results: &Results, suite: &Suite) -> Vec<Figure> {
         };
         figures.push(Figure {
             name: format!("validation-loss{suffix}"),
-            title: format!("Validation loss while learning{title}"),
+            title: format!("Held-out loss while learning{title}"),
             caption: "Lower is better. Lines are means over seeds, bands reach from the best to the worst seed; where bands overlap, seeds differ as much as policies do.".into(),
             x: Axis::new("tokens learnt from"),
-            y: Axis::new("validation loss").unit("nats"),
+            y: Axis::new("held-out loss").unit("nats"),
             marks: Marks::Lines { series: curves(results, &cells, |p| p.tokens, |p| Some(p.loss)) },
         });
         figures.push(Figure {
@@ -109,13 +109,13 @@ fn differences(results: &Results, suite: &Suite) -> Figure {
     };
     Figure {
         name: "differences".into(),
-        title: format!("Difference in validation loss to {}", suite.baseline),
+        title: format!("Difference in held-out loss to {}", suite.baseline),
         caption: format!(
             "Below zero is better than {}. Each seed is compared with the same seed of {}; the lines are 95 % intervals of the mean: where one crosses zero, the difference may be luck.",
             suite.baseline, suite.baseline
         ),
         x: Axis::new("policy").categories(names.iter().map(|name| name.as_str())),
-        y: Axis::new("difference in validation loss").unit("nats"),
+        y: Axis::new("difference in held-out loss").unit("nats"),
         marks: Marks::Bars { series: suite.each_depth().into_iter().map(bars).collect() },
     }
 }
@@ -149,12 +149,12 @@ fn by_depth(results: &Results, suite: &Suite) -> Figure {
     };
     Figure {
         name: "loss-by-depth".into(),
-        title: "Validation loss by depth".into(),
+        title: "Held-out loss by depth".into(),
         caption: format!(
             "Lower is better, and {equal}. A line that stops falling has no more use for further blocks. Bands reach from the best to the worst seed."
         ),
         x: Axis::new("blocks"),
-        y: Axis::new("validation loss").unit("nats"),
+        y: Axis::new("held-out loss").unit("nats"),
         marks: Marks::Lines { series: suite.variants.iter().map(|v| line(&v.name)).collect() },
     }
 }
@@ -166,10 +166,10 @@ fn by_flops(results: &Results) -> Figure {
         .map(|cell| curve(results, cell, cell.name(), |p| p.flops, |p| Some(p.loss)));
     Figure {
         name: "loss-by-flops".into(),
-        title: "Validation loss by compute".into(),
+        title: "Held-out loss by compute".into(),
         caption: "Lower is better. All models end at the same compute, each with as many steps as its blocks and its policy leave room for.".into(),
         x: Axis::new("compute").unit("FLOPs").log(),
-        y: Axis::new("validation loss").unit("nats"),
+        y: Axis::new("held-out loss").unit("nats"),
         marks: Marks::Lines { series: series.filter(|line| !line.x.is_empty()).collect() },
     }
 }

@@ -1,11 +1,8 @@
 //! Variants in the order in which people look for them, and the answer in one sentence.
 
 use super::results::{Cell, Results};
-use super::table::difference;
-use hadal_report::statistics::{SpeedUp, Verdict};
-
-/// More names than this make no headline.
-const MANY_NAMES: usize = 4;
+use hadal_report::comparison::{Comparison, Found};
+use hadal_report::statistics::Verdict;
 
 /// A place in the ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,56 +39,40 @@ impl Results {
         all
     }
 
-    /// The answer: which variants are better, worse, or neither.
-    pub(super) fn headline(&self) -> String {
-        let seeds = match self.seeds.len() {
-            1 => "1 seed".into(),
-            seeds => format!("{seeds} seeds"),
+    /// All that words need.
+    fn comparison(&self) -> Comparison {
+        let found = |cell: &Cell| {
+            let against = cell.against.as_ref()?;
+            Some(Found {
+                policy: cell.variant.clone(),
+                depth: cell.depth,
+                baseline: self.baseline.clone(),
+                paired: against.paired,
+                p: against.p_holm,
+                verdict: against.verdict,
+                tokens: against.speed_up_tokens,
+                seconds: against.speed_up_seconds,
+                by_seed: against.by_seed.clone(),
+            })
         };
-        let (baseline, metric) = (&self.baseline, self.metric);
-        // The largest differences are named first.
-        let mut cells: Vec<&Cell> = self.cells.iter().collect();
-        let gain = |cell: &Cell| cell.against.as_ref().map_or(0.0, |a| a.paired.mean_difference);
-        cells.sort_by(|a, b| gain(a).total_cmp(&gain(b)));
-        let mut parts: Vec<String> = Vec::new();
-        for verdict in [
-            Verdict::Better,
-            Verdict::NotDistinguishable,
-            Verdict::Worse,
-            Verdict::OneSeed,
-            Verdict::NothingToCompare,
-        ] {
-            let mut of: Vec<&Cell> =
-                cells.iter().copied().filter(|cell| cell.verdict() == Some(verdict)).collect();
-            if verdict == Verdict::Worse {
-                of.reverse();
-            }
-            let Some((first, others)) = of.split_first() else { continue };
-            let leads = parts.is_empty();
-            let all = names(&of, if leads { "" } else { "others" });
-            parts.push(match (verdict, leads) {
-                (Verdict::Better | Verdict::Worse, true) => {
-                    let so = match others {
-                        [] => String::new(),
-                        [other] => format!(" (so is {})", other.name()),
-                        others => format!(" (so are {})", names(others, "others")),
-                    };
-                    let name = first.name();
-                    format!("{name} is {verdict} than {baseline}: {metric} {}{so}", gained(first))
-                }
-                (Verdict::NotDistinguishable, true) => {
-                    format!("No difference to {baseline} was seen in {metric}: {all}")
-                }
-                (Verdict::NotDistinguishable, false) => format!("no difference seen: {all}"),
-                (Verdict::OneSeed, _) => format!("undecided, one seed is not enough: {all}"),
-                (Verdict::NothingToCompare, _) => format!("without a run to compare: {all}"),
-                (verdict, _) => format!("{verdict}: {all}"),
-            });
+        Comparison {
+            metric: self.metric.into(),
+            task: self.task.clone(),
+            baseline: self.baseline.clone(),
+            found: self.cells.iter().filter_map(found).collect(),
         }
-        match parts.is_empty() {
-            true => format!("Only {baseline} was run ({seeds})."),
-            false => format!("{} ({seeds}).", parts.join("; ")),
-        }
+    }
+
+    /// The answer, then each comparison in a sentence.
+    pub(super) fn answer(&self) -> Vec<String> {
+        let comparison = self.comparison();
+        let done = self.runs.iter().filter(|run| run.counts()).count();
+        let nothing = || match self.cells.iter().any(|cell| cell.against.is_some()) {
+            true => format!("No comparison: {done} of {} runs are done and whole", self.runs.len()),
+            false => format!("Only {} was run", self.baseline),
+        };
+        let headline = comparison.headline().unwrap_or_else(nothing);
+        std::iter::once(headline).chain(comparison.sentences()).collect()
     }
 }
 
@@ -99,25 +80,4 @@ impl Cell {
     fn verdict(&self) -> Option<Verdict> {
         Some(self.against.as_ref()?.verdict)
     }
-}
-
-/// Names, or how many there are.
-fn names(cells: &[&Cell], what: &str) -> String {
-    if cells.len() > MANY_NAMES {
-        return format!("{} {what}", cells.len()).trim_end().to_owned();
-    }
-    cells.iter().map(|cell| cell.name()).collect::<Vec<_>>().join(", ")
-}
-
-/// `-0.0380, 1.52 times fewer tokens`
-fn gained(cell: &Cell) -> String {
-    let Some(against) = &cell.against else { return String::new() };
-    let mut text = difference(against);
-    // A ratio of means that differ by luck alone says nothing.
-    if against.verdict == Verdict::Better
-        && let SpeedUp::Times(times) = against.speed_up_tokens
-    {
-        text += &format!(", {times:.2} times fewer tokens");
-    }
-    text
 }

@@ -5,6 +5,8 @@ use super::execute::End;
 use super::folder::SuiteFolder;
 use super::plan::PlannedRun;
 use super::suite::Suite;
+use hadal_report::comparison::at_depth;
+use hadal_report::page::Task;
 use hadal_report::run::{Run, StepPoint};
 use hadal_report::statistics::{
     Better, Curve, Paired, SpeedUp, Summary, Verdict, equal_loss_speedup, holm, paired, summary,
@@ -13,7 +15,7 @@ use hadal_report::statistics::{
 use serde::Serialize;
 
 /// What is compared.
-pub(crate) const METRIC: &str = "validation loss";
+pub(crate) const METRIC: &str = "held-out loss";
 /// Seed of the bootstrap: the same runs give the same p-values.
 const RESAMPLING_SEED: u64 = 0;
 
@@ -24,6 +26,9 @@ pub struct Results {
     pub baseline: String,
     /// What is compared.
     pub metric: &'static str,
+    /// What the task is called in the answer.
+    #[serde(skip)]
+    pub task: String,
     /// Seeds.
     pub seeds: Vec<u64>,
     /// Comparisons that Holm's correction counts.
@@ -88,6 +93,9 @@ pub struct Against {
     pub speed_up_tokens: SpeedUp,
     /// How many times less training time does.
     pub speed_up_seconds: SpeedUp,
+    /// How many times fewer tokens, for each seed.
+    #[serde(skip)]
+    pub by_seed: Vec<SpeedUp>,
 }
 
 /// How a run ended.
@@ -195,6 +203,7 @@ impl Results {
         Self {
             baseline: suite.baseline.clone(),
             metric: METRIC,
+            task: plan.first().map_or_else(String::new, task),
             seeds: suite.seeds.clone(),
             comparisons: p.iter().flatten().count(),
             cells,
@@ -248,10 +257,7 @@ impl Cell {
 
     /// The name of the variant at its depth.
     pub fn name(&self) -> String {
-        match self.depth {
-            Some(depth) => format!("{} at {depth} blocks", self.variant),
-            None => self.variant.clone(),
-        }
+        at_depth(&self.variant, self.depth)
     }
 }
 
@@ -263,29 +269,36 @@ impl Against {
             .filter_map(|run| Some((*run, *baseline.iter().find(|other| other.seed == run.seed)?)))
             .filter(|(run, other)| run.counts() && other.counts())
             .collect();
-        let (mine, baseline): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let (mine, baseline): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
         let paired = paired(
             &all(&mine, |run| run.validation_loss),
             &all(&baseline, |run| run.validation_loss),
             RESAMPLING_SEED,
         );
-        let speed_up = |x: fn(&Point) -> f64| {
-            let (mine, baseline) = (mean_curve(&mine), mean_curve(&baseline));
-            let split = |curve: &[Point]| -> (Vec<f64>, Vec<f64>) {
-                curve.iter().map(|point| (x(point), point.loss)).unzip()
-            };
-            let ((x, loss), (base_x, base_loss)) = (split(&mine), split(&baseline));
-            let base = Curve { x: &base_x, loss: &base_loss };
-            equal_loss_speedup(base, Curve { x: &x, loss: &loss }, 1)
-        };
+        let by_seed = pairs.iter().map(|(mine, base)| speed_up(&[mine], &[base], |p| p.tokens));
         Self {
             paired,
             p_holm: None,
             verdict: Verdict::NothingToCompare,
-            speed_up_tokens: speed_up(|point| point.tokens),
-            speed_up_seconds: speed_up(|point| point.seconds),
+            speed_up_tokens: speed_up(&mine, &baseline, |point| point.tokens),
+            speed_up_seconds: speed_up(&mine, &baseline, |point| point.seconds),
+            by_seed: by_seed.collect(),
         }
     }
+}
+
+fn speed_up(mine: &[&RunResult], baseline: &[&RunResult], x: fn(&Point) -> f64) -> SpeedUp {
+    let split = |runs: &[&RunResult]| -> (Vec<f64>, Vec<f64>) {
+        mean_curve(runs).iter().map(|point| (x(point), point.loss)).unzip()
+    };
+    let ((x, loss), (base_x, base_loss)) = (split(mine), split(baseline));
+    let base = Curve { x: &base_x, loss: &base_loss };
+    equal_loss_speedup(base, Curve { x: &x, loss: &loss }, 1)
+}
+
+/// What a run learns, in a word or two.
+fn task(run: &PlannedRun) -> String {
+    Task::of(&serde_json::to_value(&run.config.data).unwrap_or_default()).name
 }
 
 /// The mean of several curves, as far as all of them go.
@@ -376,7 +389,7 @@ impl RunResult {
             result.peak_rss_mb = Some(outcome.peak_rss_mb).filter(|&mb| mb > 0.0);
         }
         if !result.validation_loss.is_some_and(f64::is_finite) {
-            result.state = RunState::Diverged("its last validation loss is no number".into());
+            result.state = RunState::Diverged("its last held-out loss is no number".into());
         }
         result
     }

@@ -1,9 +1,10 @@
 //! Results as people read them: a table, sentences, and the same as CSV.
 
 use super::figures::figures;
-use super::results::{Against, Cell, Results, RunState};
+use super::results::{Against, Cell, METRIC, Results, RunState};
 use super::suite::Suite;
 use hadal_report::figure::table::cell as csv_cell;
+use hadal_report::palette::kind;
 use hadal_report::statistics::{SpeedUp, Summary, Verdict};
 use hadal_report::suite::SuiteTable;
 
@@ -26,6 +27,7 @@ impl Results {
                 .iter()
                 .map(|cell| columns.iter().map(|(_, text)| text(cell)).collect())
                 .collect(),
+            kinds: self.cells.iter().map(|cell| kind(&cell.policy).to_owned()).collect(),
             columns: columns.into_iter().map(|(name, _)| name.into()).collect(),
             figures: figures(self, suite),
         }
@@ -42,7 +44,7 @@ impl Results {
             Some(against) => against.verdict.to_string(),
             None => "baseline".into(),
         }));
-        columns.push(("validation loss", |cell| with_spread(&cell.validation_loss, 4, 1.0)));
+        columns.push((METRIC, |cell| with_spread(&cell.validation_loss, 4, 1.0)));
         columns.push(("difference", |cell| compared(cell, difference)));
         columns.push(("95 % interval", |cell| {
             compared(cell, |a| or_dash(a.paired.interval95.map(interval)))
@@ -80,12 +82,7 @@ impl Results {
     }
 
     fn sentences(&self) -> Vec<String> {
-        let mut sentences = vec![self.headline()];
-        for cell in &self.cells {
-            if let Some(against) = &cell.against {
-                sentences.push(self.sentence(cell, against));
-            }
-        }
+        let mut sentences = self.answer();
         for run in &self.runs {
             match &run.state {
                 RunState::Done => {}
@@ -107,7 +104,7 @@ impl Results {
             && verdicts.any(|verdict| verdict == Verdict::NotDistinguishable)
         {
             sentences.push(format!(
-                "\"Not distinguishable\" is no proof of equality: {} seeds show only differences that are large against those between seeds.",
+                "\"No difference seen\" is no proof of equality: {} seeds show only differences that are large against those between seeds.",
                 self.seeds.len()
             ));
         }
@@ -115,48 +112,6 @@ impl Results {
         sentences.push(self.earlier.sentence());
         sentences.extend(self.earlier.warnings.iter().cloned());
         sentences
-    }
-
-    fn sentence(&self, cell: &Cell, against: &Against) -> String {
-        let (name, baseline) = (cell.name(), &self.baseline);
-        let words = match against.verdict {
-            Verdict::Better => format!("{name} is better than {baseline}"),
-            Verdict::Worse => format!("{name} is worse than {baseline}"),
-            Verdict::NotDistinguishable => {
-                format!("{name} is not distinguishable from {baseline}")
-            }
-            Verdict::OneSeed => {
-                return format!(
-                    "{name} differs from {baseline} by {} in one seed, which says nothing about luck.",
-                    difference(against)
-                );
-            }
-            Verdict::NothingToCompare => {
-                return format!("{name} has no finished run to compare with {baseline}.");
-            }
-        };
-        let mut sentence = format!("{words}: {} {}", self.metric, difference(against));
-        if let Some(ends) = against.paired.interval95 {
-            sentence += &format!(", 95 % interval {}", interval(ends));
-        }
-        if let Some(value) = against.p_holm {
-            sentence += &format!(", p = {}", p(value));
-            if self.comparisons > 1 {
-                sentence +=
-                    &format!(" after Holm's correction for {} comparisons", self.comparisons);
-            }
-        }
-        // A ratio of means that differ by luck alone says nothing.
-        if against.verdict == Verdict::Better
-            && let SpeedUp::Times(times) = against.speed_up_tokens
-        {
-            sentence +=
-                &format!("; it gets as low as {baseline} ends with {times:.2} times fewer tokens");
-            if let SpeedUp::Times(times) = against.speed_up_seconds {
-                sentence += &format!(", and {times:.2} times as fast by the clock");
-            }
-        }
-        sentence + "."
     }
 
     /// Every cell with all digits, for spreadsheets and scripts.
@@ -251,7 +206,7 @@ fn with_spread(summary: &Summary, digits: usize, factor: f64) -> String {
     }
 }
 
-pub(super) fn difference(against: &Against) -> String {
+fn difference(against: &Against) -> String {
     match against.paired.n {
         0 => DASH.into(),
         _ => format!("{:+.4}", against.paired.mean_difference),

@@ -4,6 +4,9 @@ const hadalCharts = (() => {
   const parted = ['#1f4e9c', '#8fb4dc', '#f5f5f5', '#e8a27c', '#a83224'];
   const dashes = ['solid', 'dot', 'dash', 'dashdot', 'longdash'];
   const shown = new Map();
+  // Paper has no width to ask for: A4, its columns, and heights that suit them.
+  const PAPER = { wide: 688, column: 334, height: 230, heat: 290 };
+  let paper = false;
 
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const scale = colours => colours.map((c, i) => [i / (colours.length - 1), c]);
@@ -82,8 +85,9 @@ const hadalCharts = (() => {
     const places = chart.data.flatMap(trace => trace.x ?? []);
     if (x.type === 'linear' && places.every(Number.isInteger) && Math.max(...places.slice(0, 1e4)) - Math.min(...places.slice(0, 1e4)) <= 12) x.dtick = 1;
     if (heat) { x.showgrid = y.showgrid = false; x.constrain = y.constrain = 'domain'; }
-    const longest = Math.max(0, ...named(state, chart).map(trace => plain(trace.name).length));
-    return { xaxis: x, yaxis: y, margin: { l: 44, r: longest ? Math.min(14 + 6.4 * longest, 160) : 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
+    const longest = Math.max(0, ...named(state, chart).map(trace => plain(brief(trace.name)).length));
+    const size = paper ? { width: width(state), height: heat ? PAPER.heat : PAPER.height } : {};
+    return { ...size, xaxis: x, yaxis: y, margin: { l: 44, r: longest ? Math.min(14 + 6.4 * longest, 160) : 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
       font: { family: 'system-ui, sans-serif', color: css('--ink'), size: 12 }, showlegend: false, barmode: 'group', boxmode: 'group', bargap: 0.25,
       hovermode: !heat && chart.data[0].mode?.startsWith('lines') && series <= 8 ? 'x unified' : 'closest',
       hoverlabel: { bgcolor: css('--paper'), bordercolor: css('--line'), font: { color: css('--ink'), size: 12 } },
@@ -100,12 +104,29 @@ const hadalCharts = (() => {
     Plotly.react(state.plot, chart.data.map(trace => painted(trace, state)), layout(state), config);
     legend(figure, state, chart);
     label(state, chart);
+    scalable(state.plot);
+  }
+
+  function width({ plot }) {
+    const figure = plot.closest('figure');
+    const wide = !figure.parentElement.matches('.two') || figure.matches(':last-child:nth-child(odd)');
+    return paper ? (wide ? PAPER.wide : PAPER.column) : plot.clientWidth;
+  }
+  // Whatever the paper, a chart fits its place.
+  function scalable(plot) {
+    for (const drawn of plot.querySelectorAll('.main-svg')) drawn.setAttribute('viewBox', `0 0 ${drawn.getAttribute('width')} ${drawn.getAttribute('height')}`);
+  }
+  // A long name ends before its brackets; the legend has all of it.
+  function brief(name) {
+    const LONG = 20;
+    const first = plain(name).length > LONG ? name.split(' (')[0] : name;
+    return first.length > LONG + 4 ? first.slice(0, LONG) + '…' : first;
   }
 
   // Curves are named where they end, if there is room.
   function named(state, chart) {
     const lines = chart.data.filter(trace => !trace.band && trace.mode?.startsWith('lines') && !state.hidden.has(trace.name));
-    return state.plot.clientWidth < 480 || lines.length < 2 || lines.length > 10 ? [] : lines;
+    return width(state) < 480 || lines.length < 2 || lines.length > 10 ? [] : lines;
   }
   function label(state, chart) {
     const lines = named(state, chart), y = state.plot._fullLayout?.yaxis;
@@ -117,7 +138,7 @@ const hadalCharts = (() => {
     // What was pushed below the axis goes up again.
     let floor = y._length + 6;
     for (const end of heights.toReversed()) { end.to = Math.min(end.to, floor); floor = end.to - 13; }
-    Plotly.relayout(state.plot, { annotations: heights.map(({ trace, value, at, to }) => ({ xref: 'paper', x: 1, xanchor: 'left', xshift: 4, yref: 'y', y: y.type === 'log' ? Math.log10(value) : value, yshift: at - to, text: trace.name, showarrow: false, font: { size: 11, color: colour(trace) } })) });
+    Plotly.relayout(state.plot, { annotations: heights.map(({ trace, value, at, to }) => ({ xref: 'paper', x: 1, xanchor: 'left', xshift: 4, yref: 'y', y: y.type === 'log' ? Math.log10(value) : value, yshift: at - to, text: brief(trace.name), showarrow: false, font: { size: 11, color: colour(trace) } })) });
   }
 
   function legend(figure, state, chart) {
@@ -187,9 +208,9 @@ const hadalCharts = (() => {
     next();
   }
   const again = () => shown.forEach((_, figure) => show(figure));
-  const fit = () => shown.forEach(state => Plotly.Plots.resize(state.plot));
-  addEventListener('beforeprint', fit);
-  addEventListener('afterprint', fit);
-  for (const media of ['(prefers-color-scheme: dark)', 'print']) matchMedia(media).addEventListener('change', again);
-  return { draw, all, again };
+  const onPaper = yes => { paper = yes; again(); };
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
+  // A window that changes its size has its charts drawn anew by Plotly.
+  addEventListener('resize', () => setTimeout(() => shown.forEach(state => scalable(state.plot)), 200));
+  return { draw, all, again, onPaper };
 })();

@@ -6,8 +6,8 @@
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', name);
   // Paper is white.
   let before;
-  addEventListener('beforeprint', () => { before = root.dataset.theme; root.dataset.theme = 'light'; hadalCharts.again(); });
-  addEventListener('afterprint', () => { if (before) root.dataset.theme = before; else delete root.dataset.theme; hadalCharts.again(); });
+  addEventListener('beforeprint', () => { before = root.dataset.theme; root.dataset.theme = 'light'; hadalCharts.onPaper(true); });
+  addEventListener('afterprint', () => { if (before) root.dataset.theme = before; else delete root.dataset.theme; hadalCharts.onPaper(false); });
   name();
   hadalCharts.all();
 })();

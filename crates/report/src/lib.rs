@@ -1,5 +1,6 @@
 //! What is shown of runs: figures, statistics, run folders as data, and pages. No tensors.
 
+pub mod comparison;
 pub mod figure;
 pub mod find;
 pub mod page;
@@ -8,3 +9,4 @@ pub mod provenance;
 pub mod run;
 pub mod statistics;
 pub mod suite;
+mod words;

@@ -37,28 +37,20 @@ pub struct Look {
     pub variant: usize,
 }
 
+impl Look {
+    /// Its classes on a page ([`css`]): `k4 v1`.
+    pub fn class(self) -> String {
+        format!("k{} v{}", self.colour, self.variant % 4)
+    }
+}
+
 /// The looks of policies that are shown together. A label begins with its kind: `mgr`, `mgr:streams=8`, `mgr 12 blocks`.
 ///
-/// A kind has the colour of its name. If two kinds have the same, the later one takes the next colour that is free.
+/// A kind has the colour of its name. If two kinds have the same, the later one by name takes the next colour that is
+/// free. So the order in which policies are shown does not matter.
 pub fn looks<'a>(labels: impl IntoIterator<Item = &'a str>) -> Vec<Look> {
-    let mut kinds: Vec<(&str, usize, usize)> = Vec::new();
-    let mut look = |label: &'a str| {
-        let kind = kind(label);
-        if let Some((_, colour, variant)) = kinds.iter_mut().find(|(name, ..)| *name == kind) {
-            *variant += 1;
-            return Look { colour: *colour, variant: *variant };
-        }
-        let own = colour(kind);
-        let next = |step: &usize| {
-            let colour = (own + step) % COLOURS.len();
-            kinds.iter().all(|(_, taken, _)| *taken != colour)
-        };
-        let step = (0..COLOURS.len()).find(next).unwrap_or(0);
-        let colour = (own + step) % COLOURS.len();
-        kinds.push((kind, colour, 0));
-        Look { colour, variant: 0 }
-    };
-    labels.into_iter().map(&mut look).collect()
+    let labels: Vec<&str> = labels.into_iter().collect();
+    named(labels.iter().map(|label| (*label, *label))).into_iter().map(|(_, look)| look).collect()
 }
 
 /// Names that a page shows, each with the look of its kind: a run or a group of runs may have any name.
@@ -68,12 +60,33 @@ pub fn looks<'a>(labels: impl IntoIterator<Item = &'a str>) -> Vec<Look> {
 /// assert_eq!(known[0].1, hadal_report::palette::looks(["mgr"])[0]);
 /// ```
 pub fn named<'a>(names: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<(String, Look)> {
-    let (names, kinds): (Vec<&str>, Vec<&str>) = names.into_iter().unzip();
-    names.into_iter().map(str::to_owned).zip(looks(kinds)).collect()
+    let names: Vec<(&str, &str)> = names.into_iter().collect();
+    let mut order: Vec<usize> = (0..names.len()).collect();
+    order.sort_by_key(|&at| (kind(names[at].1), names[at].1, names[at].0));
+    let mut kinds: Vec<(&str, usize, usize)> = Vec::new();
+    let mut found = vec![Look::default(); names.len()];
+    for at in order {
+        let kind = kind(names[at].1);
+        if let Some((_, colour, variant)) = kinds.iter_mut().find(|(name, ..)| *name == kind) {
+            *variant += 1;
+            found[at] = Look { colour: *colour, variant: *variant };
+            continue;
+        }
+        let own = colour(kind);
+        let next = |step: &usize| {
+            let colour = (own + step) % COLOURS.len();
+            kinds.iter().all(|(_, taken, _)| *taken != colour)
+        };
+        let step = (0..COLOURS.len()).find(next).unwrap_or(0);
+        let colour = (own + step) % COLOURS.len();
+        kinds.push((kind, colour, 0));
+        found[at] = Look { colour, variant: 0 };
+    }
+    names.into_iter().map(|(name, _)| name.to_owned()).zip(found).collect()
 }
 
 /// The colours as custom properties `--series-0`, `--series-1`, .. for a page: light, dark where the reader wants it or
-/// `data-theme` of the root says so, and light on paper.
+/// `data-theme` of the root says so, and light on paper; and a class `k0`, `k1`, .. for each.
 pub fn css() -> String {
     let all = |side: fn(&Colour) -> [u8; 3]| -> String {
         let colour = |(i, colour): (usize, &Colour)| {
@@ -83,9 +96,11 @@ pub fn css() -> String {
         COLOURS.iter().enumerate().map(colour).collect()
     };
     let (light, dark) = (all(|colour| colour.light), all(|colour| colour.dark));
+    let class = |i| format!(".k{i}{{color:var(--series-{i})}}");
+    let classes: String = (0..COLOURS.len()).map(class).collect();
     format!(
         ":root{{{light}}}\n@media screen{{@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\
-         :root[data-theme=dark]{{{dark}}}}}\n"
+         :root[data-theme=dark]{{{dark}}}}}\n{classes}\n"
     )
 }
 
@@ -134,7 +149,7 @@ mod tests {
     #[test]
     fn pages_get_every_colour_for_light_and_for_dark() {
         let css = css();
-        assert_eq!(css.matches("--series-").count(), 3 * COLOURS.len());
+        assert_eq!(css.matches("--series-").count(), 4 * COLOURS.len());
         assert!(
             css.starts_with(":root{--series-0:#2f6bc9;") && css.contains("--series-11:#8f9ff5;")
         );
@@ -143,8 +158,17 @@ mod tests {
     #[test]
     fn forms_of_a_kind_share_a_colour_and_differ_by_variant() {
         let looks = looks(["mgr", "nag", "mgr:streams=8", "mgr 12 blocks"]);
-        assert_eq!(looks.iter().map(|look| look.variant).collect::<Vec<_>>(), [0, 0, 1, 2]);
+        assert_eq!(looks.iter().map(|look| look.variant).collect::<Vec<_>>(), [0, 0, 2, 1]);
         assert!(looks[0].colour == looks[2].colour && looks[0].colour == looks[3].colour);
+    }
+
+    #[test]
+    fn the_order_on_a_page_changes_no_look() {
+        let names: Vec<String> = (0..9).map(|i| format!("kind{}-{i}", i / 2)).collect();
+        let pairs = || names.iter().map(|name| (name.as_str(), name.as_str()));
+        let (one, mut other) = (named(pairs()), named(pairs().rev()));
+        other.reverse();
+        assert_eq!(one, other);
     }
 
     #[test]

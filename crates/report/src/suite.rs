@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct SuiteTable {
     /// The policy that the others are compared with.
     pub baseline: String,
-    /// What is compared: `validation loss`.
+    /// What is compared: `held-out loss`.
     pub metric: String,
     /// The results in sentences, the most important first.
     pub verdict: Vec<String>,
@@ -22,6 +22,9 @@ pub struct SuiteTable {
     pub columns: Vec<String>,
     /// A row for each policy, a text for each column.
     pub rows: Vec<Vec<String>>,
+    /// The kind of stream of each row, for its colour; empty in tables of earlier versions.
+    #[serde(default)]
+    pub kinds: Vec<String>,
     /// Charts of the whole suite.
     #[serde(default)]
     pub figures: Vec<Figure>,
@@ -47,13 +50,15 @@ impl SuiteTable {
 
     /// Its policies with their looks, for its figures ([`crate::figure::with_looks`]) and its table.
     pub fn looks(&self) -> Vec<(String, Look)> {
-        let mut names: Vec<&str> = Vec::new();
-        for name in self.rows.iter().filter_map(|row| row.first()) {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
+        let mut names: Vec<(&str, &str)> = Vec::new();
+        for (place, row) in self.rows.iter().enumerate() {
+            let Some(name) = row.first() else { continue };
+            let kind = self.kinds.get(place).unwrap_or(name);
+            if names.iter().all(|(other, _)| other != name) {
+                names.push((name, kind));
             }
         }
-        palette::named(names.into_iter().map(|name| (name, name)))
+        palette::named(names)
     }
 
     /// Folders of a suite's runs, by name.

@@ -1,9 +1,10 @@
 //! Scripts and styles, part of the binary.
 
-use crate::looks;
 use axum::extract::Path;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use hadal_report::comparison::forest;
+use hadal_report::palette;
 
 const STYLE: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -29,7 +30,7 @@ pub(crate) async fn asset(Path(name): Path<String>) -> Response {
     let headers =
         |kind: &'static str| [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")];
     if name == "palette.css" {
-        return (headers(STYLE), looks::css()).into_response();
+        return (headers(STYLE), palette::css() + forest::STYLE).into_response();
     }
     match ASSETS.iter().find(|(known, ..)| *known == name) {
         Some((_, kind, text)) => (headers(kind), *text).into_response(),

@@ -1,7 +1,8 @@
 //! Runs that belong together: seeds of one policy, and the suite or the folder that holds them.
 
 use crate::catalogue::{Snapshot, Standing, Suite, Summary};
-use hadal_report::palette::{Look, looks};
+use hadal_report::comparison::at_depth;
+use hadal_report::palette::{Look, named};
 use hadal_report::statistics::summary;
 
 /// Runs that differ in their seed alone.
@@ -10,6 +11,8 @@ pub(crate) struct Group<'a> {
     pub(crate) id: String,
     /// The same, without the section's prefix.
     pub(crate) label: String,
+    /// Blocks, if the suite goes through several numbers of them.
+    pub(crate) depth: Option<usize>,
     /// By name.
     pub(crate) runs: Vec<&'a Summary>,
     pub(crate) look: Look,
@@ -82,12 +85,31 @@ impl<'a> Section<'a> {
         let others = self.groups.iter().filter(|group| self::stem(group.runs[0]) == stem).count();
         let id = if others == 0 { stem.to_owned() } else { format!("{stem} ({})", others + 1) };
         let label = id.strip_prefix(self.prefix).unwrap_or(&id).to_owned();
-        self.groups.push(Group { id, label, runs: vec![run], look: Look::default() });
+        self.groups.push(Group { id, label, depth: None, runs: vec![run], look: Look::default() });
+    }
+
+    /// A suite that goes through depths calls its runs `nag-d6-s0`: these are nag at 6 blocks.
+    fn name_depths(&mut self) {
+        let found = |group: &Group<'_>| {
+            let blocks = group.runs[0].blocks?;
+            let policy = group.label.strip_suffix(&format!("-d{blocks}"))?.to_owned();
+            Some((policy, usize::try_from(blocks).ok()?))
+        };
+        let all: Option<Vec<_>> = self.groups.iter().map(found).collect();
+        let Some(all) = all.filter(|_| self.suite.is_some()) else { return };
+        if all.iter().all(|(_, blocks)| *blocks == all[0].1) {
+            return;
+        }
+        for (group, (policy, blocks)) in self.groups.iter_mut().zip(all) {
+            group.label = at_depth(&policy, Some(blocks));
+            group.depth = Some(blocks);
+        }
     }
 
     fn arrange(&mut self) {
-        let looks = looks(self.groups.iter().map(|group| group.kind()));
-        for (group, look) in self.groups.iter_mut().zip(looks) {
+        self.name_depths();
+        let looks = named(self.groups.iter().map(|group| (group.label.as_str(), group.kind())));
+        for (group, (_, look)) in self.groups.iter_mut().zip(looks) {
             // Forms of a kind are told apart in a suite; single runs of a kind are just that.
             let variant = if self.suite.is_some() { look.variant } else { 0 };
             group.look = Look { variant, ..look };
@@ -99,7 +121,7 @@ impl<'a> Section<'a> {
                     .or_else(|| group.mean(|run| run.train_loss));
                 mean.map_or(f64::INFINITY, |(mean, _)| mean)
             };
-            self.groups.sort_by(|a, b| loss(a).total_cmp(&loss(b)));
+            self.groups.sort_by(|a, b| a.depth.cmp(&b.depth).then(loss(a).total_cmp(&loss(b))));
         } else {
             self.groups.sort_by_key(|group| std::cmp::Reverse(group.changed()));
         }
@@ -113,6 +135,14 @@ impl<'a> Section<'a> {
     /// When something was last written, in seconds since 1970.
     pub(crate) fn changed(&self) -> u64 {
         self.groups.iter().map(Group::changed).max().unwrap_or(0)
+    }
+
+    /// Depths that the suite goes through; 0 if it has one.
+    pub(crate) fn depths(&self) -> usize {
+        let mut depths: Vec<usize> = self.groups.iter().filter_map(|group| group.depth).collect();
+        depths.sort_unstable();
+        depths.dedup();
+        depths.len()
     }
 
     /// The most seeds of a policy.
@@ -221,14 +251,16 @@ pub(crate) fn chosen(now: &Snapshot, query: &[(String, String)]) -> Vec<Chosen> 
             groups.push((group, kind));
         }
     }
-    let looks = looks(groups.iter().map(|(_, kind)| *kind));
+    let looks = named(groups);
     let look = |group: &str| {
-        let place = groups.iter().position(|(other, _)| *other == group);
-        place.map_or_else(Look::default, |place| looks[place])
+        let known = looks.iter().find(|(other, _)| other == group);
+        known.map(|(_, look)| *look).unwrap_or_default()
     };
     let make = |(id, of): (&str, Option<(&Section<'_>, &Group<'_>)>)| {
         let group = of.map_or(id, |(_, group)| group.id.as_str());
-        Chosen { id: id.into(), name: short(id), group: short(group), look: look(group) }
+        let label = of.filter(|_| !common.is_empty()).map(|(_, group)| group.label.clone());
+        let label = label.unwrap_or_else(|| short(group));
+        Chosen { id: id.into(), name: short(id), group: label, look: look(group) }
     };
     found.into_iter().map(make).collect()
 }
@@ -288,6 +320,23 @@ mod tests {
     }
 
     #[test]
+    fn policies_of_a_suite_that_goes_through_depths_stand_depth_by_depth() {
+        let deep = |name: &str, blocks: i64, loss: f64| Summary {
+            blocks: Some(blocks),
+            ..run(&format!("cmp/runs/{name}-d{blocks}-s0"), 0, loss, 0)
+        };
+        let all =
+            vec![deep("a", 10, 1.0), deep("b", 10, 0.5), deep("a", 2, 0.1), deep("b", 2, 0.2)];
+        let now = snapshot(all, &["cmp"]);
+        let sections = sections(&now);
+        let labels: Vec<&str> = sections[0].groups.iter().map(|g| g.label.as_str()).collect();
+        let right = ["a at 2 blocks", "b at 2 blocks", "b at 10 blocks", "a at 10 blocks"];
+        assert_eq!((labels, sections[0].depths()), (right.to_vec(), 2));
+        let one = snapshot(vec![deep("a", 2, 0.1), deep("b", 2, 0.2)], &["cmp"]);
+        assert_eq!(self::sections(&one)[0].groups[0].label, "a-d2");
+    }
+
+    #[test]
     fn runs_of_other_settings_are_never_averaged() {
         let mut other = run("a-1", 1, 9.0, 0);
         other.settings = "other".into();
@@ -315,7 +364,7 @@ mod tests {
         };
         let both =
             ask(&[("group", "cmp/runs/b"), ("run", "cmp/runs/a-s0"), ("run", "cmp/runs/b-s0")]);
-        assert_eq!(both, ["b-s0 b 0", "b-s1 b 0", "a-s0 a 1"]);
+        assert_eq!(both, ["b-s0 b 1", "b-s1 b 1", "a-s0 a 0"]);
         assert_eq!(ask(&[("run", "alone"), ("run", "none")]), ["alone alone 0", "none none 0"]);
         let far = ask(&[("run", "alone"), ("run", "cmp/runs/a-s0")]);
         assert_eq!(far, ["alone alone 0", "cmp/a-s0 cmp/a 1"]);

@@ -4,6 +4,7 @@ use crate::estimate::show_estimate;
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use crate::place::Place;
+use crate::screen::Screen;
 use crate::standard::{stderr, stdout};
 use crate::word::word;
 use clap::{Args, Subcommand};
@@ -265,41 +266,65 @@ fn gate(shrink: f64, keys: SkippedKeys) -> String {
     }
 }
 
+/// Columns of a calibration; the last is a picture.
+const SITES: [&str; 5] = ["block", "kind", ">threshold", ">skipped", ""];
+/// Columns of a sweep, and those that stay longest on a narrow screen.
+const POINTS: [&str; 12] = [
+    ">rate",
+    ">skipped",
+    ">attention",
+    ">MLP",
+    ">FLOPs/token",
+    ">loss",
+    ">perplexity",
+    ">accuracy",
+    ">tokens/s",
+    ">time",
+    ">FLOPs",
+    ">kept",
+];
+const FIRST: [&str; 8] =
+    ["rate", "loss", "time", "skipped", "accuracy", "perplexity", "FLOPs/token", "tokens/s"];
+const REST: &str = "--json for the rest";
+
 fn show(report: &CalibrationReport, out: &mut impl Write) -> io::Result<()> {
     let CalibrationReport { name, sequences, tokens, before, after, rounds, .. } = report;
     let Shares { skippable_flops, all_flops, runs, .. } = report.skipped;
     let tokens = grouped(i128::from(*tokens));
     writeln!(out, "{name}: {sequences} sequences, {tokens} tokens, {rounds} rounds")?;
-    writeln!(out, "  gate       {}", gate(report.skip_shrink, report.skip_kv))?;
-    match &report.skip_threshold {
-        Thresholds::One(threshold) => writeln!(out, "  threshold  {threshold}")?,
+    let threshold = match &report.skip_threshold {
+        Thresholds::One(threshold) => threshold.to_string(),
         Thresholds::PerKind { attention, mlp } => {
-            writeln!(out, "  threshold  {attention} of attention, {mlp} of MLPs")?;
+            format!("{attention} of attention, {mlp} of MLPs")
         }
-        Thresholds::PerSite(_) => writeln!(out, "  threshold  of each sub-layer, see below")?,
-    }
-    writeln!(
-        out,
-        "  skipped    {:.3} % of the FLOPs that can be ({} asked for), {} of all, {} of the runs",
-        100.0 * skippable_flops,
-        percent(report.rate),
-        percent(all_flops),
-        percent(runs),
-    )?;
+        Thresholds::PerSite(_) => "of each sub-layer, see below".into(),
+    };
     let was = report.before_skipped.skippable_flops;
     let earlier = if was > 0.0 { format!(" (skipping {})", percent(was)) } else { String::new() };
-    writeln!(
-        out,
-        "  loss       {:.4}{earlier} to {:.4}, perplexity {:.3} to {:.3}, accuracy {} to {}",
-        before.loss,
-        after.loss,
-        before.perplexity,
-        after.perplexity,
-        percent(before.accuracy),
-        percent(after.accuracy),
-    )?;
+    let facts = [
+        format!("  gate       {}", gate(report.skip_shrink, report.skip_kv)),
+        format!("  threshold  {threshold}"),
+        format!(
+            "  skipped    {:.3} % of the FLOPs that can be ({} asked for), {} of all, {} of the runs",
+            100.0 * skippable_flops,
+            percent(report.rate),
+            percent(all_flops),
+            percent(runs),
+        ),
+        format!(
+            "  loss       {:.4}{earlier} to {:.4}, perplexity {:.3} to {:.3}, accuracy {} to {}",
+            before.loss,
+            after.loss,
+            before.perplexity,
+            after.perplexity,
+            percent(before.accuracy),
+            percent(after.accuracy),
+        ),
+    ];
+    let screen = Screen::stdout();
+    facts.iter().try_for_each(|fact| writeln!(out, "{}", screen.wrapped(fact, 13)))?;
     writeln!(out)?;
-    let mut table = Table::new(&["block", "kind", ">threshold", ">skipped", ""]);
+    let mut table = Table::new(&SITES).dropping(&[], REST);
     for site in &report.sites {
         table.row([
             site.block.to_string(),
@@ -313,28 +338,16 @@ fn show(report: &CalibrationReport, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn show_sweep(sweep: &Sweep, out: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        out,
+    let screen = Screen::stdout();
+    let about = format!(
         "{}: calibrated on {} tokens, measured on {} others; {}",
         sweep.name,
         grouped(i128::from(sweep.calibration_tokens)),
         grouped(i128::from(sweep.tokens)),
         gate(sweep.skip_shrink, sweep.skip_kv)
-    )?;
-    let mut table = Table::new(&[
-        ">rate",
-        ">skipped",
-        ">attention",
-        ">MLP",
-        ">FLOPs/token",
-        ">loss",
-        ">perplexity",
-        ">accuracy",
-        ">tokens/s",
-        ">time",
-        ">FLOPs",
-        ">kept",
-    ]);
+    );
+    writeln!(out, "{}", screen.wrapped(&about, 2))?;
+    let mut table = Table::new(&POINTS).dropping(&FIRST, REST);
     for point in &sweep.points {
         table.row([
             percent(point.rate),
@@ -352,8 +365,39 @@ fn show_sweep(sweep: &Sweep, out: &mut impl Write) -> io::Result<()> {
         ]);
     }
     table.print(out)?;
-    writeln!(
-        out,
-        "time and FLOPs of reading are by those when nobody skips; kept is (1 - time) / (1 - FLOPs)"
-    )
+    let note = "time and FLOPs of reading are by those when nobody skips; kept is (1 - time) / (1 - FLOPs)";
+    writeln!(out, "{}", screen.wrapped(note, 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_fits_the_screen_and_what_it_costs_stays() {
+        let mut table = Table::new(&POINTS).dropping(&FIRST, REST);
+        let row =
+            "25.0 %,25.1 %,11.8 %,31.3 %,383.02 k,1.2424,3.464,48.5 %,147438,0.890x,0.800x,0.55";
+        table.row(row.split(','));
+        let shown = |width| table.text(&Screen { width: Some(width), ..Screen::FILE });
+        for width in [40, 60, 80, 120] {
+            let text = shown(width);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+            assert!(text.contains("loss") && text.contains("time"), "{text}");
+            assert_eq!(text.contains("columns; --json"), width < 120, "{text}");
+        }
+        assert!(shown(60).contains("accuracy") && !shown(80).contains("kept"));
+        for name in FIRST {
+            assert!(POINTS.iter().any(|column| column.trim_start_matches('>') == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_calibration_loses_its_picture_first() {
+        let mut table = Table::new(&SITES).dropping(&[], REST);
+        table.row(["11", "attention", "0.12345", "50.0 %", "##########"]);
+        let shown = |width| table.text(&Screen { width: Some(width), ..Screen::FILE });
+        assert!(shown(60).contains("##########"));
+        assert!(!shown(42).contains('#') && shown(42).contains("50.0 %"), "{}", shown(42));
+    }
 }

@@ -53,8 +53,8 @@ fn identical_variants_are_not_distinguishable() {
     assert_eq!(
         table.verdict[..2],
         [
-            "No difference to prenorm was seen in validation loss: wide (5 seeds).",
-            "wide is not distinguishable from prenorm: validation loss +0.0000, 95 % interval +0.0000 to +0.0000, p = 1.0000.",
+            "No difference seen between wide and prenorm on two-hop lookup",
+            "wide: no difference from prenorm seen: 0.0000 nats above prenorm in held-out loss over 5 seeds, 95 % interval +0.0000 to +0.0000, p = 1.000.",
         ]
     );
     assert!(results.cells[0].against.is_none());
@@ -73,10 +73,9 @@ fn a_small_difference_that_every_seed_shows_is_found() {
     assert_eq!(against.verdict, Verdict::Better);
     assert!(matches!(against.speed_up_tokens, SpeedUp::Times(times) if times > 1.0));
     let table = results.table(&suite);
-    let answer =
-        "wide is better than prenorm: validation loss -0.0160, 1.01 times fewer tokens (5 seeds).";
+    let answer = "wide is better than prenorm on two-hop lookup: 0.0160 nats less held-out loss";
     assert_eq!(table.verdict[0], answer);
-    assert!(table.verdict[1].contains("times fewer tokens"), "{:?}", table.verdict);
+    assert!(table.verdict[1].contains("1.01x fewer tokens (seed by seed "), "{:?}", table.verdict);
 }
 
 #[test]
@@ -105,13 +104,13 @@ fn one_seed_or_none_decides_nothing() {
     let results = results(&one, |run| if run.variant == "wide" { 1.0 } else { 2.0 });
     assert_eq!(results.cells[1].against.as_ref().unwrap().verdict, Verdict::OneSeed);
     let said = results.table(&one).verdict;
-    assert!(said[1].contains("by -1.0000 in one seed"), "{said:?}");
+    assert!(said[1].contains("1.0000 nats below prenorm in held-out loss. One seed"), "{said:?}");
 
     let plan = one.plan(&Pace::new()).unwrap();
     let mut runs: Vec<RunResult> = plan.iter().map(|run| made(run, 1.0)).collect();
     runs[0].state = RunState::Failed("no room".into());
     let table = Results::of(&one, &plan, runs).table(&one);
-    assert!(table.verdict[0].contains("without a run to compare"), "{:?}", table.verdict);
+    assert_eq!(table.verdict[0], "No comparison: 1 of 2 runs are done and whole");
     assert!(table.verdict.contains(&"prenorm-s2 failed: no room.".into()));
 }
 
@@ -133,16 +132,16 @@ fn the_answer_comes_first_and_the_best_is_the_lowest_that_is_better() {
     };
     let better = loss(-0.1, -0.2);
     let headline = &better.table(&suite).verdict[0];
-    assert!(headline.starts_with("low is better than prenorm: validation loss -0.1020, "));
-    assert!(headline.ends_with("fewer tokens; no difference seen: same; worse: high (5 seeds)."));
+    assert!(headline.starts_with("low learns two-hop lookup about 1."), "{headline}");
+    assert!(headline.ends_with("x faster than prenorm; high is worse; same: no difference seen"));
     // The lowest mean, "same", is not the best.
     let ranked: Vec<(usize, bool)> = better.ranking().iter().map(|r| (r.cell, r.best)).collect();
     assert_eq!(ranked, [(0, false), (2, true), (1, false), (3, false)]);
     let worse = loss(0.1, 0.0);
     assert!(worse.ranking().iter().all(|ranked| !ranked.best));
     let headline = &worse.table(&suite).verdict[0];
-    let words = "No difference to prenorm was seen in validation loss: same; worse: high, low";
-    assert!(headline.starts_with(words), "{headline}");
+    let words = "Nothing here is better than prenorm on two-hop lookup; high and low are worse, same: no difference seen";
+    assert_eq!(headline, words);
 }
 
 #[test]

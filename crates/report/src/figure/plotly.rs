@@ -185,7 +185,8 @@ fn text(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A text for HTML, in elements and in quoted attributes.
+/// A text for HTML, in elements and in quoted attributes. What turns the direction of text, hides it or is no letter is
+/// shown as a sign of its own.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -195,6 +196,8 @@ pub fn escaped(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => escaped.push('\u{fffd}'),
+            c if c.is_control() && !['\n', '\t', '\r'].contains(&c) => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
     }

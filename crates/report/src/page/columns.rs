@@ -3,11 +3,12 @@
 use super::group::{Group, accuracy, speed, train_loss};
 use super::html::{Cell, Html};
 use super::verdict::{Against, Findings, Row};
-use super::words::signed;
+use crate::comparison::at_depth;
 use crate::palette::Look;
 use crate::run::Run;
 use crate::statistics::{SpeedUp, Summary, Verdict, summary};
 use crate::suite::SuiteTable;
+use crate::words::signed;
 
 /// Columns in view.
 const IN_VIEW: usize = 6;
@@ -29,15 +30,14 @@ fn columns(
     let against = |text: fn(&Against) -> String| {
         each(&|row, _| Cell::Number(row.against.as_ref().map(text).unwrap_or_default()))
     };
-    let best = found.best();
     let several = groups.len() > 1;
     let mut columns = vec![
         (
             if several { "policy" } else { "run" },
             each(&|row, group| Cell::Name {
                 text: group.label.clone(),
-                look: looks.get(row.group).map(|(_, look)| *look),
-                is_best: best == Some(row.group),
+                look: looks.iter().find(|(name, _)| *name == group.policy).map(|(_, look)| *look),
+                is_best: found.is_best(row),
             }),
         ),
         (
@@ -70,6 +70,7 @@ fn columns(
         ("peak memory, MB", number(0, |run| Some(run.outcome?.peak_rss_mb))),
         ("parameters", number(0, |run| Some(run.outcome?.parameters as f64))),
         ("training loss", number(4, train_loss)),
+        ("bits per byte", number(4, |run| run.evaluations.last()?.bits_per_byte)),
         ("seeds", each(&|_, group| Cell::Number(group.runs.len().to_string()))),
         (
             "state",
@@ -126,8 +127,10 @@ pub(super) fn write(
 fn of_suite(suite: &SuiteTable, ours: &[(String, Vec<Cell>)]) -> Vec<(String, Vec<Cell>)> {
     let names: Vec<&str> =
         ours.first().map_or_else(Vec::new, |(_, cells)| cells.iter().map(Cell::text).collect());
+    let blocks = suite.columns.iter().position(|name| name == "blocks");
     let place = |row: &&Vec<String>| {
-        let name = row.first().map_or("", String::as_str);
+        let depth = blocks.and_then(|at| row.get(at)?.parse().ok());
+        let name = at_depth(row.first().map_or("", String::as_str), depth);
         names.iter().position(|other| *other == name).unwrap_or(names.len())
     };
     let mut rows: Vec<&Vec<String>> = suite.rows.iter().collect();
@@ -136,7 +139,6 @@ fn of_suite(suite: &SuiteTable, ours: &[(String, Vec<Cell>)]) -> Vec<(String, Ve
         _ if text.starts_with(|c: char| c.is_ascii_digit() || "+-−<".contains(c)) => {
             Cell::Number(text.into())
         }
-        "not distinguishable" => Cell::Text("no difference seen".into()),
         _ => Cell::Text(text.into()),
     };
     let column =
@@ -162,9 +164,8 @@ fn verdict(row: &Row, group: &Group) -> Cell {
         None => Cell::Text("baseline".into()),
         Some(Verdict::Better) => Cell::Good("better".into()),
         Some(Verdict::Worse) => Cell::Bad("worse".into()),
-        Some(Verdict::NotDistinguishable) => Cell::Text("no difference seen".into()),
-        Some(Verdict::OneSeed) => Cell::Text("one seed: no interval".into()),
         Some(Verdict::NothingToCompare) => Cell::Text(format!("not compared ({})", group.status())),
+        Some(verdict) => Cell::Text(verdict.to_string()),
     }
 }
 

@@ -92,13 +92,6 @@ pub(super) fn curves(groups: &[Group]) -> Vec<Variants> {
             |run, progress| evaluated(run, progress, |evaluation| evaluation.accuracy),
         ),
         make(
-            "bits-per-byte",
-            "Bits per byte on held-out text",
-            "The loss in a unit that does not depend on the tokenizer: lower is better.".into(),
-            Axis::new("loss").unit("bits per byte"),
-            |run, progress| evaluated(run, progress, |evaluation| evaluation.bits_per_byte),
-        ),
-        make(
             "gradient-norm",
             "Size of the gradient",
             format!(

@@ -1,7 +1,6 @@
 //! Folders in, files out.
 
 use super::comparable::{Comparable, parted};
-use super::words::count;
 use super::{Report, Request};
 use crate::figure::picture::{self, PictureError};
 use crate::figure::{drawable, table};
@@ -9,6 +8,7 @@ use crate::find::find;
 use crate::provenance::Apart;
 use crate::run::{Run, RunError};
 use crate::suite::SuiteTable;
+use crate::words::count;
 use hadal_files::{Action, FileError, file_error, write_whole};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! Runs that differ only in their seed, and their results.
 
+use super::comparable::section;
 use crate::run::{Run, Status};
 use crate::statistics::smoothed;
 
@@ -7,6 +8,10 @@ use crate::statistics::smoothed;
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) label: String,
+    /// The label without the depth.
+    pub(super) policy: String,
+    /// Blocks, if the groups are policies at several depths.
+    pub(super) depth: Option<usize>,
     pub(super) runs: Vec<Run>,
 }
 
@@ -66,9 +71,27 @@ pub(super) fn groups(runs: Vec<Run>) -> Vec<Group> {
         let label = label(&runs);
         let same = groups.iter().filter(|group| base(&group.label) == label).count();
         let label = if same == 0 { label } else { format!("{label} ({})", same + 1) };
-        groups.push(Group { label, runs });
+        groups.push(Group { policy: label.clone(), label, depth: None, runs });
     }
+    name_depths(&mut groups);
     groups
+}
+
+/// A suite that goes through depths calls its runs `nag-d6-s0`: these are nag at 6 blocks.
+fn name_depths(groups: &mut [Group]) {
+    let at_depth = |group: &Group| {
+        let blocks = section(group.first(), "model").get("n_layers")?.as_u64()?;
+        let policy = group.label.strip_suffix(&format!("-d{blocks}"))?;
+        Some((policy.to_owned(), usize::try_from(blocks).ok()?))
+    };
+    let Some(all) = groups.iter().map(at_depth).collect::<Option<Vec<_>>>() else { return };
+    if all.iter().all(|(_, blocks)| *blocks == all[0].1) {
+        return;
+    }
+    for (group, (policy, blocks)) in groups.iter_mut().zip(all) {
+        group.label = crate::comparison::at_depth(&policy, Some(blocks));
+        (group.policy, group.depth) = (policy, Some(blocks));
+    }
 }
 
 fn base(label: &str) -> &str {

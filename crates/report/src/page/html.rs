@@ -70,10 +70,7 @@ impl Html {
         }
         self.markup(" data-label=\"").text(label).markup("\">");
         if let Cell::Name { look: Some(look), .. } = cell {
-            self.markup("<i class=\"swatch");
-            self.markup(if look.variant > 0 { " variant" } else { "" });
-            self.markup("\" style=\"--own:var(--series-").text(look.colour.to_string());
-            self.markup(")\"></i>");
+            self.markup("<i class=\"swatch ").text(look.class()).markup("\"></i>");
         }
         self.text(cell.text());
         if let Cell::Name { is_best: true, .. } = cell {

@@ -16,7 +16,6 @@ mod settings;
 mod sheet;
 mod task;
 mod verdict;
-mod words;
 
 pub use answer::{Answer, Next};
 pub use export::ReportError;
@@ -113,7 +112,7 @@ impl Report {
             [part] => part.headline.clone(),
             parts => format!(
                 "{} answers, since these runs cannot all be compared",
-                capital(&words::numeral(parts.len() as u64))
+                capital(&crate::words::numeral(parts.len() as u64))
             ),
         }
     }

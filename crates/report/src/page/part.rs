@@ -6,8 +6,7 @@ use super::group::{Group, groups};
 use super::html::Html;
 use super::said::Said;
 use super::task;
-use super::verdict::{Findings, unfair};
-use super::words::count;
+use super::verdict::{Findings, Row, unfair};
 use super::{columns, diagnosis, forest, settings};
 use crate::figure::plotly::{self, Shared};
 use crate::figure::{Figure, drawable, heat_range};
@@ -15,6 +14,7 @@ use crate::palette::{self, Look};
 use crate::provenance::{Apart, together};
 use crate::run::Run;
 use crate::suite::SuiteTable;
+use crate::words::count;
 
 /// A section with charts.
 pub(super) struct Section {
@@ -65,10 +65,9 @@ impl Part {
         let rows = suite.iter().flat_map(|suite| &suite.rows);
         let order: Vec<&String> = rows.filter_map(|row| row.first()).collect();
         groups.sort_by_key(|group| {
-            order.iter().position(|name| **name == group.label).unwrap_or(order.len())
+            order.iter().position(|name| **name == group.policy).unwrap_or(order.len())
         });
-        let kinds = groups.iter().map(|group| (group.label.as_str(), group.first().residual()));
-        let looks = palette::named(kinds);
+        let looks = looks(&groups);
         let findings = Findings::of(&groups, suite.as_ref().map(|suite| suite.baseline.as_str()));
         let task = task::task(groups[0].first());
         let said = Said { groups: &groups, findings: &findings, task: &task };
@@ -79,10 +78,10 @@ impl Part {
             notes.splice(0..0, unfair(&groups));
         }
         let names: Vec<String> = groups.iter().map(|group| group.label.clone()).collect();
-        let name = name.unwrap_or_else(|| super::words::listed(&names));
+        let name = name.unwrap_or_else(|| crate::words::listed(&names));
         let line = task::line(&groups);
         let sections = sections(&groups, suite.as_ref());
-        let files = forest::figure(&groups, &looks, &findings).into_iter().collect();
+        let files = forest::figure(&groups, &findings).into_iter().collect();
         Ok(Self {
             name,
             suite,
@@ -129,9 +128,10 @@ impl Part {
     /// The picture, the table, the evidence.
     pub(super) fn results(&self, html: &mut Html) {
         html.markup("<section class=\"answer\">");
-        forest::write(html, &self.groups, &self.looks, &self.findings);
+        let forest = forest::forest(&self.groups, &self.looks, &self.findings);
+        html.chart(&forest.html());
         if let Some((first, rest)) = self.sentences.split_first() {
-            html.markup(if self.findings.best().is_some() {
+            html.markup(if self.findings.rows.iter().any(Row::is_better) {
                 "<p class=\"lead found\">"
             } else {
                 "<p class=\"lead\">"
@@ -147,8 +147,11 @@ impl Part {
             html.markup("</ul>");
         }
         columns::write(html, &self.groups, &self.looks, &self.findings, self.suite.as_ref());
-        let said = self.suite.as_ref().map_or(&[][..], |suite| &suite.verdict);
-        folded(html, "What hadal compare said", said);
+        // It says the same with the same words, as long as the runs are the same.
+        let said = self.suite.iter().flat_map(|suite| &suite.verdict);
+        let is_new = |said: &&String| **said != self.headline && !self.sentences.contains(said);
+        let said: Vec<String> = said.filter(is_new).cloned().collect();
+        folded(html, "What hadal compare said besides", &said);
         html.markup("</section>\n");
     }
 
@@ -216,6 +219,20 @@ impl Part {
     }
 }
 
+/// Looks of policies, and of policies at each depth, which share the colour of theirs.
+fn looks(groups: &[Group]) -> Vec<(String, Look)> {
+    let mut policies: Vec<(&str, &str)> = Vec::new();
+    for group in groups {
+        let policy = (group.policy.as_str(), group.first().residual());
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
+    }
+    let depths = groups.iter().filter(|group| group.depth.is_some());
+    let depths = depths.map(|group| (group.label.as_str(), group.first().residual()));
+    palette::named(policies).into_iter().chain(palette::named(depths)).collect()
+}
+
 /// Sentences for those who want all of them.
 fn folded(html: &mut Html, title: &'static str, sentences: &[String]) {
     if sentences.is_empty() {
@@ -231,23 +248,18 @@ fn folded(html: &mut Html, title: &'static str, sentences: &[String]) {
 /// Charts that have anything to show, each once.
 fn sections(groups: &[Group], suite: Option<&SuiteTable>) -> Vec<Section> {
     let mut of_suite: Vec<Figure> = suite.map_or_else(Vec::new, |suite| suite.figures.clone());
-    // A suite that goes through depths draws one chart for each; else the curves of training are the same charts, and
-    // the differences stand at the top.
+    // The differences stand at the top. A suite that goes through depths draws one chart for each; else the curves of
+    // training are the same charts.
     let by_depth = of_suite.iter().any(|figure| figure.name.starts_with("validation-loss-d"));
     of_suite.retain(|figure| {
         let name = figure.name.as_str();
         name != "differences" && (by_depth || !["validation-loss", "accuracy"].contains(&name))
     });
-    let mut training = curves::curves(groups);
+    let mut training = training(groups);
     if by_depth {
-        let once = |variants: &Variants| {
-            variants.iter().all(|(_, figure)| {
-                !["held-out-loss-by", "accuracy-by"]
-                    .iter()
-                    .any(|twice| figure.name.starts_with(twice))
-            })
-        };
-        training.retain(once);
+        let twice =
+            |name: &str| ["held-out-loss-", "accuracy-"].iter().any(|t| name.starts_with(t));
+        training.retain(|variants| variants.iter().all(|(_, figure)| !twice(&figure.name)));
     }
     let mut sections = vec![
         Section {
@@ -272,6 +284,32 @@ fn sections(groups: &[Group], suite: Option<&SuiteTable>) -> Vec<Section> {
     sections.iter_mut().for_each(|section| section.panels.retain(Panel::has_values));
     sections.retain(|section| !section.panels.is_empty());
     sections
+}
+
+/// The course of training. Curves of all depths in one chart cannot be told apart: then there is a choice of depths,
+/// the deepest first.
+fn training(groups: &[Group]) -> Vec<Variants> {
+    let mut depths: Vec<usize> = groups.iter().filter_map(|group| group.depth).collect();
+    depths.sort_unstable();
+    depths.dedup();
+    if depths.is_empty() {
+        return curves::curves(groups);
+    }
+    let mut charts: Vec<Variants> = Vec::new();
+    for depth in depths.into_iter().rev() {
+        let mine = groups.iter().filter(|group| group.depth == Some(depth)).cloned();
+        let mine: Vec<Group> =
+            mine.map(|group| Group { label: group.policy.clone(), ..group }).collect();
+        let by_steps = curves::curves(&mine).into_iter().filter_map(|all| all.into_iter().next());
+        for (at, (_, mut figure)) in by_steps.enumerate() {
+            figure.name += &format!("-d{depth}");
+            if charts.len() <= at {
+                charts.push(Vec::new());
+            }
+            charts[at].push((format!("{depth} blocks"), figure));
+        }
+    }
+    charts
 }
 
 impl Panel {

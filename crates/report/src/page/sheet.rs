@@ -2,6 +2,7 @@
 
 use super::answer::Answer;
 use super::html::Html;
+use crate::comparison::forest;
 use crate::figure::Figure;
 use crate::figure::plotly;
 use crate::palette;
@@ -30,6 +31,7 @@ pub(super) fn head(html: &mut Html, title: &str) {
         .text(title)
         .markup("</title><style>")
         .source(include_str!("../../assets/page.css"))
+        .source(forest::STYLE)
         .source(plotly::STYLE)
         .text(palette::css())
         .markup("</style></head>\n<body>");

@@ -2,8 +2,8 @@
 
 use super::comparable::section;
 use super::group::Group;
-use super::words::{count, numeral, range};
 use crate::run::Run;
+use crate::words::{count, numeral, range};
 use serde_json::Value;
 
 /// A task in words.

@@ -161,7 +161,7 @@ fn a_suite_brings_its_table() {
         verdict: vec!["mgr wins <b>".into(), "By a bit.".into()],
         columns: vec!["policy".into(), "verdict".into()],
         rows: vec![vec!["mgr".into(), "better".into()]],
-        figures: Vec::new(),
+        ..SuiteTable::default()
     };
     fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
         .unwrap();
@@ -293,7 +293,7 @@ fn a_policy_has_its_colour_in_tables_and_charts() {
     let colour = palette::looks(["mgr"])[0].colour;
     for inputs in [&runs[..], &runs[1..]] {
         let html = ours(&report(inputs).0);
-        let swatch = format!("<i class=\"swatch\" style=\"--own:var(--series-{colour})\"></i>a");
+        let swatch = format!("<i class=\"swatch k{colour} v0\"></i>a");
         assert!(html.contains(&swatch));
         let meta = format!("\"meta\":{{\"colour\":{colour},\"variant\":0}}");
         assert!(html.contains(&meta));

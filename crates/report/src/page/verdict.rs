@@ -4,6 +4,8 @@ use super::comparable::section;
 use super::curves;
 use super::group::{Group, held_out_loss, train_loss};
 use super::settings::differing;
+use super::task::Task;
+use crate::comparison::{Comparison, Found};
 use crate::run::Run;
 use crate::statistics::{
     Better, Curve, Paired, SpeedUp, Summary, Verdict, equal_loss_speedup, holm, paired, summary,
@@ -18,14 +20,14 @@ pub(super) struct Findings {
     pub(super) baseline: usize,
     /// One for each group.
     pub(super) rows: Vec<Row>,
-    /// Comparisons that the correction counts.
-    pub(super) comparisons: usize,
 }
 
 /// A group beside its baseline.
 pub(super) struct Row {
     /// Its place among the groups.
     pub(super) group: usize,
+    /// Blocks, if there are several depths.
+    pub(super) depth: Option<usize>,
     /// The metric over seeds that count, or over whatever there is if none does.
     pub(super) summary: Summary,
     /// `None` for a baseline.
@@ -71,6 +73,7 @@ impl Findings {
         let mut rows: Vec<Row> = (0..groups.len())
             .map(|i| Row {
                 group: i,
+                depth: groups[i].depth,
                 summary: at_the_end(&groups[i], get),
                 against: opponent(groups, baseline, i)
                     .map(|base| Against::of(&groups[i], base, &groups[base], get)),
@@ -83,26 +86,48 @@ impl Findings {
                 against.verdict = verdict(&against.paired, p, Better::Lower);
             }
         }
-        // What cannot be compared comes last. Of those that end level the baseline is first: none has beaten it.
+        // Depth by depth. What cannot be compared comes last. Of those that end level the baseline is first: none has
+        // beaten it.
         let counts = |row: &Row| groups[row.group].runs.iter().any(Run::is_comparable);
         rows.sort_by(|a, b| {
             let rank = |row: &Row| (!counts(row) || row.summary.n == 0, row.against.is_some());
             let ((a_last, a_other), (b_last, b_other)) = (rank(a), rank(b));
             let means = a.summary.mean.total_cmp(&b.summary.mean);
-            a_last.cmp(&b_last).then(means).then(a_other.cmp(&b_other))
+            a.depth.cmp(&b.depth).then(a_last.cmp(&b_last)).then(means).then(a_other.cmp(&b_other))
         });
-        let comparisons = p.iter().flatten().count();
-        Self { metric, baseline, rows, comparisons }
+        Self { metric, baseline, rows }
     }
 
-    /// The best of those that are better than their baseline.
-    pub(super) fn best(&self) -> Option<usize> {
-        self.rows.iter().find(|row| row.is_better()).map(|row| row.group)
+    /// Whether it is the best of those at its depth that are better than their baseline.
+    pub(super) fn is_best(&self, row: &Row) -> bool {
+        let mut better =
+            self.rows.iter().filter(|other| other.depth == row.depth && other.is_better());
+        better.next().is_some_and(|best| best.group == row.group)
     }
 
-    /// Rows with this verdict.
-    pub(super) fn with(&self, verdict: Verdict) -> Vec<&Row> {
-        self.rows.iter().filter(|row| row.verdict() == Some(verdict)).collect()
+    /// The same for words.
+    pub(super) fn comparison(&self, groups: &[Group], task: &Task) -> Comparison {
+        let found = |row: &Row| {
+            let against = row.against.as_ref()?;
+            let group = &groups[row.group];
+            Some(Found {
+                policy: group.policy.clone(),
+                depth: group.depth,
+                baseline: groups[against.baseline].policy.clone(),
+                paired: against.paired,
+                p: against.p,
+                verdict: against.verdict,
+                tokens: against.tokens,
+                seconds: against.seconds,
+                by_seed: against.by_seed.clone(),
+            })
+        };
+        Comparison {
+            metric: self.metric.into(),
+            task: task.name.clone(),
+            baseline: groups[self.baseline].policy.clone(),
+            found: self.rows.iter().filter_map(found).collect(),
+        }
     }
 }
 
@@ -143,11 +168,7 @@ impl Against {
 
 /// The group that others are compared with: the suite's, else the usual stream, else the first.
 fn chosen(groups: &[Group], baseline: Option<&str>) -> usize {
-    let named = baseline.and_then(|name| {
-        let at_depth = format!("{name}-d");
-        let is = |group: &Group| group.label == name || group.label.starts_with(&at_depth);
-        groups.iter().position(is)
-    });
+    let named = baseline.and_then(|name| groups.iter().position(|group| group.policy == name));
     let usual = || groups.iter().position(|group| group.first().residual() == "prenorm");
     named.or_else(usual).unwrap_or(0)
 }

@@ -152,7 +152,7 @@ impl fmt::Display for Verdict {
         f.write_str(match self {
             Self::Better => "better",
             Self::Worse => "worse",
-            Self::NotDistinguishable => "not distinguishable",
+            Self::NotDistinguishable => "no difference seen",
             Self::OneSeed => "one seed: no interval",
             Self::NothingToCompare => "nothing to compare",
         })

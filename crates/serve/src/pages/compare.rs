@@ -7,7 +7,6 @@ use crate::app::{App, blocking};
 use crate::catalogue::Snapshot;
 use crate::group::{Chosen, Group, chosen};
 use crate::limits::Work;
-use crate::looks::class;
 use axum::extract::{Query, State};
 use axum::response::{Html, Response};
 use hadal_report::provenance::{Provenance, together};
@@ -86,7 +85,7 @@ fn groups<'a>(now: &'a Snapshot, all: &[Chosen]) -> Vec<Group<'a>> {
             Some(group) => group.runs.push(run),
             None => {
                 let (id, label) = (one.group.clone(), one.group.clone());
-                groups.push(Group { id, label, runs: vec![run], look: one.look });
+                groups.push(Group { id, label, depth: None, runs: vec![run], look: one.look });
             }
         }
     }
@@ -107,7 +106,7 @@ fn means(body: &mut String, groups: &[Group<'_>]) {
             "<tr><td><i class=\"swatch {}\"></i>{}</td><td class=\"c-policy\">{}</td>\
              <td class=\"number c-seed\">{} seeds</td><td class=\"number c-step\">{steps:.0}</td>\
              <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number c-speed\">{}</td></tr>",
-            class(group.look),
+            group.look.class(),
             Safe(&group.label),
             Safe(group.kind()),
             group.counted().len(),
@@ -136,7 +135,7 @@ fn runs(body: &mut String, now: &Snapshot, all: &[Chosen]) {
              <td class=\"number c-seed\">{}</td><td class=\"number c-step\">{}</td><td class=\"number\">{}</td>\
              <td class=\"number\">{}</td><td class=\"number c-speed\">{}</td></tr>",
             part(&one.id),
-            class(one.look),
+            one.look.class(),
             Safe(&one.name),
             Safe(&run.residual),
             run.seed.map_or("–".into(), |seed| seed.to_string()),

@@ -1,5 +1,6 @@
 //! Text that is safe in HTML, addresses that are safe in links, and numbers for people.
 
+use hadal_report::figure::plotly::escaped;
 use std::fmt::{self, Display, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,22 +9,7 @@ pub(crate) struct Safe<T>(pub(crate) T);
 
 impl<T: Display> Display for Safe<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.to_string().chars() {
-            match character {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                // These would turn the direction of what follows, or hide it.
-                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => f.write_char('\u{fffd}')?,
-                character if character.is_control() && character != '\n' && character != '\t' => {
-                    f.write_char('\u{fffd}')?;
-                }
-                character => f.write_char(character)?,
-            }
-        }
-        Ok(())
+        f.write_str(&escaped(&self.0.to_string()))
     }
 }
 

@@ -4,7 +4,6 @@ use super::html::{Safe, ago, left, loss, part, scaled, spread};
 use super::spark::sparkline;
 use crate::catalogue::{Standing, Summary};
 use crate::group::{Group, Section};
-use crate::looks::class;
 use hadal_report::palette::{Look, looks};
 use std::fmt::Write;
 
@@ -96,15 +95,17 @@ pub(super) fn about(section: &Section<'_>) -> String {
     let count = section.runs().count();
     let done = section.runs().filter(|run| run.status == Standing::Done).count();
     let planned = section.suite.map_or(count, |suite| suite.planned.max(count));
-    let policies = section.groups.len();
+    let depths = section.depths();
+    let policies = section.groups.len() / depths.max(1);
     let many = |count: usize, one: &str, more: &str| match count {
         1 => format!("1 {one}"),
         count => format!("{count} {more}"),
     };
     let mut text = match section.suite {
         Some(_) => format!(
-            "{} × {}, ",
+            "{} × {}{}, ",
             many(policies, "policy", "policies"),
+            if depths > 0 { format!("{depths} depths × ") } else { String::new() },
             many(section.seeds(), "seed", "seeds")
         ),
         None => String::new(),
@@ -130,7 +131,7 @@ pub(super) fn policy(group: &Group<'_>) -> String {
          title=\"Show its runs\"><i class=\"swatch {look}\"></i>{label}</button>{tags}</td>\
          <td class=\"c-status\" data-v=\"{status}\"><span class=\"pill {status}\">{state}</span></td>\
          <td class=\"c-policy\" data-v=\"{kind}\">{kind}{shape}</td>",
-        look = class(group.look),
+        look = group.look.class(),
         label = Safe(&group.label),
         kind = Safe(group.kind()),
         shape = shape(first),
@@ -145,7 +146,7 @@ pub(super) fn policy(group: &Group<'_>) -> String {
     let steps = group.mean(|run| Some(run.step as f64)).map(|(mean, _)| mean);
     number(&mut text, "step", steps, &steps.map_or("–".into(), |steps| format!("{steps:.0}")));
     let curves: Vec<&[(f32, f32)]> = counted.iter().map(|run| run.spark.as_slice()).collect();
-    let _ = write!(text, "<td class=\"c-curve\">{}</td>", sparkline(&curves, &class(group.look)));
+    let _ = write!(text, "<td class=\"c-curve\">{}</td>", sparkline(&curves, &group.look.class()));
     for (key, value) in
         [("train", group.mean(|run| run.train_loss)), ("held", group.mean(|run| run.held_out_loss))]
     {
@@ -191,14 +192,14 @@ pub(super) fn run(run: &Summary, of: Option<(&Section<'_>, &Group<'_>)>) -> Stri
          <td class=\"c-status\" data-v=\"{status}\"><span class=\"pill {status}\">{status}</span></td>\
          <td class=\"c-policy\" data-v=\"{policy}\">{policy}{shape}</td>",
         name = Safe(name),
-        look = class(look),
+        look = look.class(),
         policy = Safe(&run.residual),
         shape = shape(run),
     );
     let seed = run.seed.map_or("–".into(), |seed| seed.to_string());
     number(&mut text, "seed", run.seed.map(|seed| seed as f64), &seed);
     number(&mut text, "step", Some(run.step as f64), &progress(run));
-    let _ = write!(text, "<td class=\"c-curve\">{}</td>", sparkline(&[&run.spark], &class(look)));
+    let _ = write!(text, "<td class=\"c-curve\">{}</td>", sparkline(&[&run.spark], &look.class()));
     number(&mut text, "train", run.train_loss, &loss(run.train_loss));
     number(&mut text, "held", run.held_out_loss, &loss(run.held_out_loss));
     number(&mut text, "speed", run.tokens_per_second, &scaled(run.tokens_per_second));

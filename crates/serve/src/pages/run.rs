@@ -7,7 +7,6 @@ use crate::catalogue::{Snapshot, Standing, Summary};
 use crate::files::{self, Contents};
 use crate::group::sections;
 use crate::limits::Work;
-use crate::looks::class;
 use axum::extract::{Path, State};
 use axum::response::{Html, Response};
 use hadal_report::palette::Look;
@@ -38,7 +37,7 @@ fn render(app: &App, now: &Snapshot, id: &str) -> Result<Html<String>, Trouble> 
     let mut body = format!(
         "{place}<div class=\"title\"><h1><i class=\"swatch {}\"></i>{}</h1>\
          <span id=\"status\" class=\"pill {word}\">{word}</span>",
-        class(look),
+        look.class(),
         Safe(name),
         word = status.word()
     );

@@ -7,10 +7,10 @@ use crate::app::{App, Trouble, blocking};
 use crate::catalogue::{Snapshot, answer_first};
 use crate::group::{Section, sections};
 use crate::limits::Work;
-use crate::looks::{class, policies};
+use crate::looks::policies;
 use axum::extract::{Path, State};
 use axum::response::{Html, Response};
-use hadal_report::palette::looks;
+use hadal_report::palette::Look;
 use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Write;
@@ -31,19 +31,20 @@ struct Table {
 }
 
 impl Table {
-    /// Rows by their difference to the baseline, if each policy has one row.
+    /// Rows by their difference to the baseline, depth by depth.
     fn best_first(mut self) -> Self {
-        let place = self.columns.iter().position(|name| name == "difference");
-        let mut names: Vec<&String> = self.rows.iter().filter_map(|row| row.first()).collect();
-        names.sort();
-        names.dedup();
-        if let Some(place) = place.filter(|_| names.len() == self.rows.len()) {
-            let difference = |row: &Vec<String>| {
-                let text = row.get(place).map_or("", String::as_str);
-                text.parse().unwrap_or(if text.is_empty() { 0.0 } else { f64::INFINITY })
-            };
-            self.rows.sort_by(|a, b| difference(a).total_cmp(&difference(b)));
-        }
+        let column = |name: &str| self.columns.iter().position(|column| column == name);
+        let (blocks, difference) = (column("blocks"), column("difference"));
+        let text = |row: &Vec<String>, place: Option<usize>| {
+            place.and_then(|place| row.get(place)).cloned().unwrap_or_default()
+        };
+        // The baseline's is empty; one that is not known comes last.
+        let key = |row: &Vec<String>| {
+            let text = text(row, difference);
+            text.parse().unwrap_or(if text.is_empty() { 0.0 } else { f64::INFINITY })
+        };
+        let depth = |row: &Vec<String>| text(row, blocks).parse().unwrap_or(0_usize);
+        self.rows.sort_by(|a, b| depth(a).cmp(&depth(b)).then(f64::total_cmp(&key(a), &key(b))));
         self
     }
 }
@@ -137,7 +138,10 @@ fn show(body: &mut String, id: &str, value: &Value) {
         let _ = writeln!(body, "<p class=\"faint\">By {}.</p>", Safe(method));
     }
     let policies = policies(value);
-    body.push_str(&forest::pictures(value, &policies));
+    let picture = forest::picture(value, &policies);
+    if !picture.is_empty() {
+        let _ = writeln!(body, "<div class=\"card\">{picture}</div>");
+    }
     let sentences: Vec<&str> = sentences.collect();
     if !sentences.is_empty() {
         body.push_str("<details class=\"more\"><summary>In sentences</summary>");
@@ -166,10 +170,11 @@ fn show(body: &mut String, id: &str, value: &Value) {
 }
 
 /// The table, as far as so many columns.
-fn numbers(body: &mut String, table: &Table, policies: &[&str], columns: usize) {
-    let looks = looks(policies.iter().copied());
+fn numbers(body: &mut String, table: &Table, policies: &[(String, Look)], columns: usize) {
     let in_words = |name: &str| matches!(name, "policy" | "verdict");
     let kind = |place: usize| match table.columns.get(place) {
+        // A phone has room for the loss and its difference.
+        Some(name) if ["95 % interval", "p (Holm)"].contains(&name.as_str()) => "number c-more",
         Some(name) if !in_words(name) => "number",
         Some(name) if name == "verdict" => "c-verdict",
         _ => "",
@@ -183,9 +188,9 @@ fn numbers(body: &mut String, table: &Table, policies: &[&str], columns: usize) 
     for row in &table.rows {
         body.push_str("<tr>");
         for (place, text) in row.iter().enumerate().take(columns) {
-            let look = policies.iter().position(|name| place == 0 && name == text);
-            let swatch = look.map_or(String::new(), |at| {
-                format!("<i class=\"swatch {}\"></i>", class(looks[at]))
+            let known = policies.iter().find(|(name, _)| place == 0 && name == text);
+            let swatch = known.map_or(String::new(), |(_, look)| {
+                format!("<i class=\"swatch {}\"></i>", look.class())
             });
             let _ = write!(body, "<td class=\"{}\">{swatch}{}</td>", kind(place), Safe(text));
         }

@@ -142,7 +142,7 @@ fn a_suites_page_begins_with_the_answer_and_its_picture() {
         place("<h1") < place("class=\"forest\"")
             && place("class=\"forest\"") < place("id=\"figures\"")
     );
-    assert!(place("class=\"mark\"") < place("In sentences"), "{page}");
+    assert!(place("class=\"badge\"") < place("In sentences"), "{page}");
     assert!(page.contains("All 7 columns"), "{page}");
     // Six columns at once; the seventh is folded.
     assert!(place("<details class=\"more\"><summary>All 7") < place("last"), "{page}");

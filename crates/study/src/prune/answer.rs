@@ -1,5 +1,6 @@
 //! A plan as an answer: what can go and what it costs, for how much, why, and what to do next.
 
+use super::apply::undo;
 use super::figures::{AS_PARTS_GO, figures};
 use super::halves::MeasuredOn;
 use super::plan::Plan;
@@ -190,23 +191,23 @@ fn next(plan: &Plan, file: &Path) -> Vec<Next> {
     if plan.chosen.is_empty() {
         return Vec::new();
     }
-    let model = quoted(&plan.source.path);
+    let (model, cut) = (quoted(&plan.source.path), plan.source.cut_name());
     let data = plan.data.as_ref().and_then(|data| data.path.as_deref());
     let data = data.map_or(String::new(), |path| format!(" --data {}", quoted(path)));
     vec![
         Next::new(
             "Write the model without them; the original is not touched",
-            format!("hadal prune apply {} --out smaller", quoted(file)),
+            format!("hadal prune apply {} --out {cut}", quoted(file)),
         ),
         Next::new(
             "See that it computes what was promised, and what it still can do",
-            format!("hadal prune check smaller --original {model}{data}"),
+            format!("hadal prune check {cut} --original {model}{data}"),
         ),
         Next::new(
             "Heal it: a short training on text that is like the one it was made for",
-            "hadal train --from smaller --set data.train=DIR --out runs/healed",
+            format!("hadal train --from {cut} --set data.train=DIR --out runs/healed"),
         ),
-        Next::new("Undo it", "rm -r smaller"),
+        Next::new("Undo it", undo(Path::new(cut))),
     ]
 }
 
@@ -266,14 +267,18 @@ mod tests {
             assert!(said.contains(words), "no {words:?} in {said}");
         }
         let commands: Vec<&str> = page.next.iter().map(|next| next.command.as_str()).collect();
-        assert_eq!(commands[0], "hadal prune apply 'my plan.json' --out smaller");
+        assert_eq!(commands[0], "hadal prune apply 'my plan.json' --out smaller.gguf");
         assert_eq!(
             commands[1],
-            "hadal prune check smaller --original /models/model.gguf --data /data/text.txt"
+            "hadal prune check smaller.gguf --original /models/model.gguf --data /data/text.txt"
         );
-        assert!(
-            commands[2].starts_with("hadal train --from smaller") && commands[3] == "rm -r smaller"
-        );
+        assert!(commands[2].starts_with("hadal train --from smaller.gguf"));
+        assert_eq!(commands[3], "rm smaller.gguf smaller.pruned.json");
+        let mut directory = plan.clone();
+        directory.source.kind = crate::prune::SourceKind::HuggingFace;
+        let next = answer(&directory, Path::new("plan.json")).next;
+        assert_eq!(next[0].command, "hadal prune apply plan.json --out smaller");
+        assert_eq!(next[3].command, "rm -r smaller");
         // No chart twice.
         let mut names: Vec<&str> = page.figures.iter().map(|figure| figure.name.as_str()).collect();
         let count = names.len();

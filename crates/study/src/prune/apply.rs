@@ -28,6 +28,14 @@ pub(super) fn is_file(cut: &Path) -> bool {
     cut.extension().is_some_and(|extension| extension == "gguf") && !cut.is_dir()
 }
 
+/// How a cut is undone.
+pub(super) fn undo(cut: &Path) -> String {
+    match is_file(cut) {
+        true => format!("rm {} {}", quoted(cut), quoted(&record_of(cut))),
+        false => format!("rm -r {}", quoted(cut)),
+    }
+}
+
 /// The record of a cut, `pruned.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -110,10 +118,6 @@ pub fn apply(
         Part::list(&removed),
         quoted(out)
     );
-    let gone = match is_file(out) {
-        true => format!("rm {} {}", quoted(out), quoted(&record_of(out))),
-        false => format!("rm -r {}", quoted(out)),
-    };
     let mut manifest = Manifest {
         blocks,
         removed,
@@ -128,7 +132,7 @@ pub fn apply(
         code: Vec::new(),
         command: command.into(),
         redo,
-        undo: format!("{gone}   # {} is untouched", quoted(&source.path)),
+        undo: format!("{}   # {} is untouched", undo(out), quoted(&source.path)),
         source,
     };
     match is_file(out) {

@@ -46,6 +46,14 @@ pub struct Source {
 }
 
 impl Source {
+    /// A name for its cut, as `hadal prune apply --out` wants it: a file of a file, a directory of a directory.
+    pub fn cut_name(&self) -> &'static str {
+        match self.kind {
+            SourceKind::Gguf => "smaller.gguf",
+            SourceKind::Hadal | SourceKind::HuggingFace => "smaller",
+        }
+    }
+
     /// Compares its files with their hashes in a manifest, or those of their first use: a cut must not make damage look
     /// whole.
     pub(crate) fn verify(&self) -> Result<(), PruneError> {

@@ -11,7 +11,7 @@ use std::path::Path;
 const LEARNT: [&str; 9] = [
     "runs",
     "train loss",
-    "validation loss",
+    "held-out loss",
     "difference",
     "95 % interval",
     "p (t test)",
@@ -27,7 +27,7 @@ const FIRST: [&str; 11] = [
     "blocks",
     "verdict",
     "difference",
-    "validation loss",
+    "held-out loss",
     "95 % interval",
     "accuracy, %",
     "speed-up, tokens",
@@ -109,15 +109,18 @@ fn of_columns(
         true => Table::new(&head).in_parts(keys),
         false => Table::new(&head).dropping(&FIRST, "--all-columns or --json for the rest"),
     };
-    let labels = table.rows.iter().filter_map(|row| row.first()).map(String::as_str);
-    let colours = screen.policies(labels);
+    let looks = table.looks();
+    let colour = |row: &[String]| {
+        let known = looks.iter().find(|(name, _)| row.first() == Some(name));
+        known.map(|(_, look)| screen.policy(*look)).unwrap_or_default()
+    };
     for ranked in order {
         let Some(row) = table.rows.get(ranked.cell) else { continue };
         shown.row(columns.iter().map(|&column| match name(column) {
             "verdict" if ranked.best => format!("{}{BEST}", row[column]),
             _ => row[column].clone(),
         }));
-        shown.paint(0, colours.get(ranked.cell).copied().unwrap_or_default());
+        shown.paint(0, colour(row));
         if ranked.best {
             shown.bold();
         }
@@ -157,10 +160,10 @@ mod tests {
             let more = ["0.0123", "0.5000 ± 0.0100", "3/3", "166896", "2.290e11", "36100 ± 120"];
             cells.iter().chain(&more).map(|cell| (*cell).to_owned()).collect()
         };
-        let columns = ["policy", "verdict", "validation loss", "difference", "95 % interval"];
+        let columns = ["policy", "verdict", "held-out loss", "difference", "95 % interval"];
         let more = ["p (Holm)", "train loss", "runs", "parameters", "FLOPs spent", "tokens/s"];
         SuiteTable {
-            metric: "validation loss".into(),
+            metric: "held-out loss".into(),
             verdict: vec![
                 "two is better than one; no difference seen: three (3 seeds).".into(),
                 "More.".into(),
@@ -169,7 +172,7 @@ mod tests {
             rows: vec![
                 row("one", "baseline", ""),
                 row("two", "better", "-0.0380"),
-                row("three", "not distinguishable", "-0.0010"),
+                row("three", "no difference seen", "-0.0010"),
             ],
             ..SuiteTable::default()
         }
@@ -203,7 +206,7 @@ mod tests {
         let head = eighty.lines().nth(2).unwrap();
         assert_eq!(
             head,
-            "policy  verdict              validation loss  difference       95 % interval"
+            "policy  verdict               held-out loss  difference       95 % interval"
         );
     }
 

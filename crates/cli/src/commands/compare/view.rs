@@ -91,7 +91,7 @@ impl Watch for View {
 /// Variants with a finished run, the lowest loss first. No verdict: that is the whole suite's.
 fn so_far(results: &Results, screen: &Screen) -> String {
     // Colours are those of the final table, whoever is ready first.
-    let colours = screen.policies(results.cells.iter().map(|cell| cell.variant.as_str()));
+    let colours = screen.policies(results.cells.iter().map(|cell| cell.policy.as_str()));
     let ranking = results.ranking();
     let rows: Vec<Row> = ranking
         .iter()
@@ -161,16 +161,16 @@ mod tests {
             row("three", 1, 2.0, Some((0, f64::NAN))),
         ];
         let narrow = Screen { width: Some(80), ..Screen::FILE };
-        let text = rows_so_far(&rows, "one", "validation loss", &narrow);
+        let text = rows_so_far(&rows, "one", "held-out loss", &narrow);
         assert_eq!(
             text,
-            "policy   seeds  validation loss  difference to one so far
-two     1 of 3           1.5000                   -0.2500
-one     2 of 3           1.7500                  baseline
-three   1 of 3           2.0000               no pair yet
+            "policy   seeds  held-out loss  difference to one so far
+two     1 of 3         1.5000                   -0.2500
+one     2 of 3         1.7500                  baseline
+three   1 of 3         2.0000               no pair yet
 "
         );
         assert!(!text.contains("better"));
-        assert_eq!(rows_so_far(&[], "one", "validation loss", &narrow), "");
+        assert_eq!(rows_so_far(&[], "one", "held-out loss", &narrow), "");
     }
 }

@@ -5,6 +5,7 @@ use crate::estimate::show_estimate;
 use crate::failure::Failure;
 use crate::output::{Table, bytes, grouped, print_json};
 use crate::place::Place;
+use crate::screen::Screen;
 use crate::standard::{stderr, stdout, tell};
 use clap::{Args, ValueEnum};
 use hadal_cpu::pool::in_pool;
@@ -166,7 +167,8 @@ impl PlanCommand {
             writeln!(stderr, "look at it: {}", directory.join("plan.html").display())?;
         }
         writeln!(stderr, "the plan is in {}; no model was written", self.out.display())?;
-        writeln!(stderr, "next: hadal prune apply {} --out DIR", self.out.display())?;
+        let cut = found.source.cut_name();
+        writeln!(stderr, "next: hadal prune apply {} --out {cut}", self.out.display())?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -228,9 +230,12 @@ fn protected(text: &str) -> Result<Vec<i64>, Failure> {
     text.split(',').map(block).collect()
 }
 
+/// Columns of the scores, and those that stay longest on a narrow screen.
+const SCORES: [&str; 6] = ["part", ">distance", ">influence", ">loss change", ">KL", "~verdict"];
+const FIRST: [&str; 4] = ["part", "verdict", "loss change", "KL"];
+
 fn show_plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
-    let mut table =
-        Table::new(&["part", ">distance", ">influence", ">loss change", ">KL", "verdict"]);
+    let mut table = Table::new(&SCORES).dropping(&FIRST, "--json for the rest");
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.5}"));
     for score in &plan.scores.parts {
         let whole_block = matches!(score.part, Part::Block(_));
@@ -254,44 +259,43 @@ fn show_plan(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
     }
     table.print(out)?;
     show_curve(plan, out)?;
-    let outcome = &plan.outcome;
-    writeln!(
-        out,
-        "\nremove      {} of {} blocks: {}",
-        plan.blocks - plan.kept.len(),
-        plan.blocks,
-        Part::list(&plan.remove)
-    )?;
-    writeln!(
-        out,
-        "predicted   perplexity {:.4}, KL {:.5}: what the parts cost one by one",
-        outcome.predicted_perplexity, outcome.predicted_kl
-    )?;
-    writeln!(
-        out,
-        "measured    perplexity {:.4} -> {:.4} ({:+.2} %), KL {:.5}, on {} tokens{}",
-        outcome.whole.perplexity,
-        outcome.cut.perplexity,
-        share(outcome.cut.perplexity, outcome.whole.perplexity),
-        outcome.cut.kl,
-        grouped(outcome.tokens.into()),
-        if outcome.held_out {
-            " that the choice was not made on"
-        } else {
-            " (the choice was made on the same: give more)"
-        },
-    )?;
-    writeln!(out, "speed       {}", plan.speed.words())?;
-    let memory = &plan.memory;
-    writeln!(
-        out,
-        "memory      {} -> {} parameters ({:+.1} %), {} -> {} of keys and values for each token",
-        grouped(memory.parameters_before.into()),
-        grouped(memory.parameters_after.into()),
-        share(memory.parameters_after as f64, memory.parameters_before as f64),
-        bytes(memory.kv_bytes_before as f64),
-        bytes(memory.kv_bytes_after as f64),
-    )
+    let (outcome, memory, screen) = (&plan.outcome, &plan.memory, Screen::stdout());
+    let facts = [
+        format!(
+            "remove      {} of {} blocks: {}",
+            plan.blocks - plan.kept.len(),
+            plan.blocks,
+            Part::list(&plan.remove)
+        ),
+        format!(
+            "predicted   perplexity {:.4}, KL {:.5}: what the parts cost one by one",
+            outcome.predicted_perplexity, outcome.predicted_kl
+        ),
+        format!(
+            "measured    perplexity {:.4} -> {:.4} ({:+.2} %), KL {:.5}, on {} tokens{}",
+            outcome.whole.perplexity,
+            outcome.cut.perplexity,
+            share(outcome.cut.perplexity, outcome.whole.perplexity),
+            outcome.cut.kl,
+            grouped(outcome.tokens.into()),
+            if outcome.held_out {
+                " that the choice was not made on"
+            } else {
+                " (the choice was made on the same: give more)"
+            },
+        ),
+        format!("speed       {}", plan.speed.words()),
+        format!(
+            "memory      {} -> {} parameters ({:+.1} %), {} -> {} of keys and values for each token",
+            grouped(memory.parameters_before.into()),
+            grouped(memory.parameters_after.into()),
+            share(memory.parameters_after as f64, memory.parameters_before as f64),
+            bytes(memory.kv_bytes_before as f64),
+            bytes(memory.kv_bytes_after as f64),
+        ),
+    ];
+    writeln!(out)?;
+    facts.iter().try_for_each(|fact| writeln!(out, "{}", screen.wrapped(fact, 12)))
 }
 
 /// What each further cut costs.
@@ -317,4 +321,23 @@ fn show_curve(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
 /// How much more, in per cent.
 fn share(after: f64, before: f64) -> f64 {
     100.0 * (after / before - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_fit_the_screen_and_the_verdict_stays() {
+        let mut table = Table::new(&SCORES).dropping(&FIRST, "--json for the rest");
+        table.row(["attn:12", "0.17879", "0.16605", "1.03507", "0.87004", "goes (1)"]);
+        let reason = "must stay: it fills streams that later blocks read";
+        table.row(["mlp:12", "-", "-", "-", "-", reason]);
+        for width in [40, 60, 80, 120] {
+            let text = table.text(&Screen { width: Some(width), ..Screen::FILE });
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+            assert!(text.contains("verdict") && text.contains("loss change"), "{text}");
+            assert_eq!(text.contains("influence"), width >= 80, "{text}");
+        }
+    }
 }

@@ -145,7 +145,7 @@ fn a_damaged_run_is_named_and_left_out_of_the_table() {
         "metrics.jsonl of mgr-s2: it is not what was written when the run ended.",
         "mgr-s2 is damaged: its numbers are not those that were written.",
         "outcome.json of again-s0: it is damaged (",
-        "again is not distinguishable from prenorm",
+        "again: no difference from prenorm seen",
         "1/3",
     ] {
         assert!(ended.stdout.contains(words), "no {words:?} in {}", ended.stdout);

@@ -1,6 +1,7 @@
 //! What a report says first, and of which runs it says it together.
 
 use super::*;
+use crate::figure::{Axis, Line, Marks};
 
 /// Three seeds of two policies; `learns` is the second one's advantage.
 fn pairs(folder: &Path, learns: f64) -> Vec<PathBuf> {
@@ -139,7 +140,7 @@ fn the_picture_of_differences_stands_first_with_the_best_first_and_marked() {
     let order = [
         "<h1>mgr is better",
         "class=\"forest\"",
-        "<b>prenorm</b>",
+        ">prenorm</text>",
         "class=\"row best\"",
         "class=\"lead found\"",
         "<table>",
@@ -176,4 +177,68 @@ fn the_line_says_task_chance_model_budget_and_seeds() {
         ("the book yankee", "bytes of the built-in book yankee")
     );
     assert_eq!(Task::of(&serde_json::json!({ "train": "/a/book/" })).name, "the text book");
+}
+
+#[test]
+fn a_suite_that_goes_through_depths_is_compared_within_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs");
+    for (blocks, gain) in [(2, 0.0), (10, 0.1)] {
+        for seed in 0..3 {
+            let own = 0.01 * f64::from(seed);
+            // Deeper is worse here, so a baseline of another depth would turn the verdict.
+            let base = 1.0 + 0.5 * f64::from(blocks) + own;
+            for (kind, loss) in [("prenorm", base), ("nag", base - gain + own * own)] {
+                let name = format!("{kind}-d{blocks}-s{seed}");
+                let path = run(&runs, &name, kind, seed, loss);
+                with(&path, &format!("[model]\nn_layers = {blocks}\n"));
+            }
+        }
+    }
+    let line = |name: &str| Line {
+        name: name.into(),
+        x: vec![1.0],
+        y: vec![Some(1.0)],
+        ..Line::default()
+    };
+    let figure = Figure {
+        name: "validation-loss-d2".into(),
+        title: "At 2 blocks".into(),
+        caption: String::new(),
+        x: Axis::new("tokens"),
+        y: Axis::new("loss"),
+        marks: Marks::Lines { series: vec![line("prenorm"), line("nag")] },
+    };
+    let row = |policy: &str, blocks: &str| vec![policy.to_owned(), blocks.to_owned()];
+    let table = SuiteTable {
+        baseline: "prenorm".into(),
+        columns: vec!["policy".into(), "blocks".into()],
+        rows: vec![row("prenorm", "2"), row("nag", "2"), row("prenorm", "10"), row("nag", "10")],
+        figures: vec![figure],
+        ..SuiteTable::default()
+    };
+    fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
+        .unwrap();
+    let (html, written) = report(&[folder.path().to_owned()]);
+    let html = ours(&html);
+    assert!(
+        written.headline.starts_with("nag at 10 blocks is better than prenorm: 0.0998 nats less"),
+        "{}",
+        written.headline
+    );
+    assert!(written.headline.ends_with("nag at 2 blocks: no difference seen"));
+    assert!(!html.contains("nag-d10<") && !html.contains("prenorm-d2<"));
+    let parts = ["<h3>2 blocks</h3>", "<h3>10 blocks</h3>", "</i>nag <b class=\"badge\">best"];
+    let places: Vec<usize> = parts.iter().map(|part| html.find(part).unwrap()).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    // One colour in the picture, the table, and the suite's own charts.
+    let colour = palette::looks(["nag"])[0].colour;
+    assert!(html.contains(&format!("<i class=\"swatch k{colour} v0\"></i>nag at 10 blocks")));
+    let chart = &html[html.find("id=\"validation-loss-d2\"").unwrap()..];
+    let meta = format!("\"meta\":{{\"colour\":{colour},\"variant\":0}}");
+    assert!(chart[..chart.find("</figure>").unwrap()].contains(&meta));
+    // Curves of training: a choice of depths, the deepest first.
+    let chart = &html[html.find("id=\"train-loss-by-steps-d10\"").unwrap()..];
+    let labels = ["\"label\":\"10 blocks\"", "\"label\":\"2 blocks\""];
+    assert!(labels.map(|label| chart.find(label).unwrap()).is_sorted());
 }

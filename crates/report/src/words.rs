@@ -1,7 +1,7 @@
 //! Numbers and names as a reader says them.
 
 /// `one`, `two`, .. as far as words are shorter to read than digits.
-pub(super) fn numeral(number: u64) -> String {
+pub(crate) fn numeral(number: u64) -> String {
     const WORDS: [&str; 11] =
         ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     let word = usize::try_from(number).ok().and_then(|number| WORDS.get(number));
@@ -9,12 +9,12 @@ pub(super) fn numeral(number: u64) -> String {
 }
 
 /// `1 seed`, `6 seeds`.
-pub(super) fn count(number: usize, noun: &str) -> String {
+pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// `a`, `a and b`, `a, b and c`; of many the first few.
-pub(super) fn listed(names: &[String]) -> String {
+pub(crate) fn listed(names: &[String]) -> String {
     const ENOUGH: usize = 4;
     match names {
         [] => String::new(),
@@ -25,7 +25,7 @@ pub(super) fn listed(names: &[String]) -> String {
 }
 
 /// A number with at most three or four digits: `186 k`, `1.28 M`, `200`.
-pub(super) fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 999_500_000.0 => (value / 1e9, " G"),
         size if size >= 999_500.0 => (value / 1e6, " M"),
@@ -40,7 +40,7 @@ pub(super) fn short(value: f64) -> String {
 }
 
 /// The only value, or the smallest and the largest.
-pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<String> {
+pub(crate) fn range(values: impl Iterator<Item = f64>) -> Option<String> {
     let ends = values.filter(|value| value.is_finite()).fold(None, |ends, value| {
         let (low, high) = ends.unwrap_or((value, value));
         Some((f64::min(low, value), f64::max(high, value)))
@@ -50,12 +50,12 @@ pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<String> {
 }
 
 /// A signed difference with a true minus.
-pub(super) fn signed(value: f64, digits: usize) -> String {
+pub(crate) fn signed(value: f64, digits: usize) -> String {
     format!("{value:+.digits$}").replace('-', "−")
 }
 
 /// `p = 0.034`, or a bound if it is smaller than can be stated.
-pub(super) fn p_value(p: f64) -> String {
+pub(crate) fn p_value(p: f64) -> String {
     if p < 0.001 { "p < 0.001".into() } else { format!("p = {p:.3}") }
 }
 
