@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     if let Some(cache) = hadal_files::cache_directory() {
         hadal_files::remember_hashes(cache, output::warn);
     }
+    commands::compute_apart();
     end(std::panic::catch_unwind(|| {
         let asked = start::grouped(Cli::command()).get_matches();
         let Cli { color, command } = Cli::from_arg_matches(&asked).unwrap_or_else(|e| e.exit());

@@ -1,6 +1,6 @@
 //! Every target, given its seeds and mutations of them.
 
-use crate::{TARGETS, Target, mutate, target};
+use crate::{TARGETS, Target, helped, mutate, target};
 use std::fs;
 use std::panic::{set_hook, take_hook};
 use std::path::Path;
@@ -52,6 +52,15 @@ fn replay(name: &str) {
     }
 }
 
+#[test]
+#[ignore = "the target `template` starts it"]
+fn computes_a_template() {
+    keep_quiet_when_guarded();
+    assert!(helped());
+    // Before anything else is said.
+    std::process::exit(0);
+}
+
 macro_rules! replays {
     ($($name:ident)*) => {
         $(#[test]
@@ -68,5 +77,5 @@ macro_rules! replays {
 }
 
 replays! {
-    gguf vocabulary gguf_model config model safetensors tokenizer plan cut suite run_config run report serve documents parquet
+    gguf vocabulary gguf_model config model safetensors tokenizer template plan cut suite run_config run report serve documents parquet
 }
