@@ -61,6 +61,19 @@ fn computes_a_template() {
     std::process::exit(0);
 }
 
+/// Otherwise every template would be refused alike.
+#[test]
+fn a_helper_computes_templates_and_is_stopped() {
+    let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/template");
+    let outcome =
+        |name: &str| crate::targets::outcome(&fs::read_to_string(seeds.join(name)).unwrap());
+    let ids = outcome("headers").unwrap();
+    assert!(ids.len() > 50, "{ids:?}");
+    let stopped = outcome("doubling").unwrap_err();
+    assert!(matches!(stopped, hadal_tokenizer::ChatError::Stopped { .. }), "{stopped}");
+}
+
 macro_rules! replays {
     ($($name:ident)*) => {
         $(#[test]

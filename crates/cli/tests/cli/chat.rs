@@ -308,11 +308,17 @@ mod terminal {
             until("(stopped; the question is forgotten)\n> ", &mut stderr);
             stderr
         });
-        while !stopped.is_finished() {
+        for _ in 0..200 {
+            if stopped.is_finished() {
+                break;
+            }
             // Before the question is heard, it does nothing.
             std::thread::sleep(std::time::Duration::from_millis(700));
             // SAFETY: a signal to a process of our own that has not been waited for.
             unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+        }
+        if !stopped.is_finished() {
+            child.kill().unwrap();
         }
         let mut stderr = stopped.join().unwrap();
         ours.write_all(b"/system\n").unwrap();

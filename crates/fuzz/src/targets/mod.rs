@@ -11,6 +11,8 @@ mod template;
 mod tokenizer;
 
 pub use template::helped;
+#[cfg(test)]
+pub(crate) use template::outcome;
 
 /// The words of `words/NAME.txt`.
 macro_rules! words {

@@ -28,19 +28,22 @@ fn helper() -> Command {
 
 /// Any text is a template that writes something, or it is refused or stopped. No helper fails.
 pub(super) fn template(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Err(error) = outcome(text) {
+        assert!(!matches!(error, ChatError::Helper { .. }), "{error}");
+        assert!(error.to_string().contains("chat_template.jinja"), "{error}");
+    }
+}
+
+/// The tokens of a chat.
+pub(crate) fn outcome(text: &str) -> Result<Vec<u32>, ChatError> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| hadal_tokenizer::compute_templates_with(helper));
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
     let chat = [
         Message::new(Role::System, "Be brief."),
         Message::new(Role::User, " Hi <s> \u{1f30a}\n"),
         Message::new(Role::Assistant, "</think>\n\nHo"),
         Message::new(Role::User, ""),
     ];
-    let outcome = ChatTemplate::new("chat_template.jinja".into(), text.into())
-        .and_then(|template| template.encode(&chat, &Tokenizer::bytes()));
-    if let Err(error) = outcome {
-        assert!(!matches!(error, ChatError::Helper { .. }), "{error}");
-        assert!(error.to_string().contains("chat_template.jinja"), "{error}");
-    }
+    ChatTemplate::new("chat_template.jinja".into(), text.into())?.encode(&chat, &Tokenizer::bytes())
 }
