@@ -13,8 +13,7 @@ use std::io::{self, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
-/// Bytes of address space that a helper may take, program included: real templates take some of their first hundred
-/// thousand.
+/// Bytes of address space that a helper may take, program included.
 const MEMORY: u64 = 256 << 20;
 /// And so many for each byte of a request, since what is said may be long.
 const MEMORY_PER_BYTE: u64 = 64;
@@ -27,7 +26,7 @@ static HELPER: OnceLock<Helper> = OnceLock::new();
 
 /// Computes every template of this process in another one from now on, a program that calls [`compute_template`] with
 /// its stdin and stdout. Programs that meet templates of strangers need this; without it, what a template writes and
-/// how long it computes is bounded, but not the memory that it takes. The first call counts.
+/// its instructions are bounded, but not the memory and the time that an instruction takes. The first call counts.
 pub fn compute_templates_with(helper: impl Fn() -> Command + Send + Sync + 'static) {
     let _ = HELPER.set(Box::new(helper));
 }
