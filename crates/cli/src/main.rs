@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     if let Some(cache) = hadal_files::cache_directory() {
         hadal_files::remember_hashes(cache, output::warn);
     }
+    commands::compute_apart();
     end(std::panic::catch_unwind(|| {
         // Before anything computes, or says with what.
         hadal_cpu::Form::asked_for().map_err(Failure::usage)?;

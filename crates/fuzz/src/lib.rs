@@ -13,7 +13,7 @@ mod scratch;
 mod targets;
 
 pub use mutate::mutate;
-pub use targets::{TARGETS, Target};
+pub use targets::{TARGETS, Target, helped};
 
 /// The target of a name.
 pub fn target(name: &str) -> Option<&'static Target> {

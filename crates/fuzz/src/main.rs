@@ -7,7 +7,7 @@
     reason = "the macros of libfuzzer-sys make public functions"
 )]
 
-use hadal_fuzz::{TARGETS, Target, mutate, target};
+use hadal_fuzz::{TARGETS, Target, helped, mutate, target};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use std::sync::OnceLock;
 
@@ -31,6 +31,9 @@ fn crash_on_panic() {
             std::process::abort();
         }
     }));
+    if helped() {
+        std::process::exit(0);
+    }
     chosen();
 }
 

@@ -1,6 +1,6 @@
 //! Every target, given its seeds and mutations of them.
 
-use crate::{TARGETS, Target, mutate, target};
+use crate::{TARGETS, Target, helped, mutate, target};
 use std::fs;
 use std::panic::{set_hook, take_hook};
 use std::path::Path;
@@ -52,6 +52,28 @@ fn replay(name: &str) {
     }
 }
 
+#[test]
+#[ignore = "the target `template` starts it"]
+fn computes_a_template() {
+    keep_quiet_when_guarded();
+    assert!(helped());
+    // Before anything else is said.
+    std::process::exit(0);
+}
+
+/// Otherwise every template would be refused alike.
+#[test]
+fn a_helper_computes_templates_and_is_stopped() {
+    let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/template");
+    let outcome =
+        |name: &str| crate::targets::outcome(&fs::read_to_string(seeds.join(name)).unwrap());
+    let ids = outcome("headers").unwrap();
+    assert!(ids.len() > 50, "{ids:?}");
+    let stopped = outcome("doubling").unwrap_err();
+    assert!(matches!(stopped, hadal_tokenizer::ChatError::Stopped { .. }), "{stopped}");
+}
+
 macro_rules! replays {
     ($($name:ident)*) => {
         $(#[test]
@@ -68,5 +90,5 @@ macro_rules! replays {
 }
 
 replays! {
-    gguf vocabulary gguf_model config model safetensors tokenizer plan cut suite run_config run report serve documents parquet
+    gguf vocabulary gguf_model config model safetensors tokenizer template plan cut suite run_config run report serve documents parquet
 }

@@ -185,6 +185,7 @@ mod tests {
     use crate::sampling::Sampling;
     use crate::{Checkpoint, Device, load};
     use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn stories() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/stories260K")
@@ -276,6 +277,31 @@ mod tests {
         assert_eq!(answer.stop(), "stop_string");
         assert!(answer.text.ends_with("a little girl "), "{}", answer.text);
         assert_eq!(heard, answer.text);
+    }
+
+    #[test]
+    fn a_prompt_that_is_stopped_while_it_is_read_is_forgotten_and_the_chat_goes_on() {
+        let ((checkpoint, tokenizer), template) = (model(), template());
+        let stop = AtomicBool::new(false);
+        let new = || {
+            let variant = Variant { stop: Some(&stop), ..Variant::default() };
+            Conversation::new(&checkpoint.decoder, variant, &tokenizer, &template).unwrap()
+        };
+        let ask = |chat: &mut Conversation, question: &str| {
+            chat.ask(question, 20, StopStrings::default(), &mut sampler(), go_on)
+        };
+        let (mut chat, mut other) = (new(), new());
+        let first = ask(&mut chat, "Once upon a time").unwrap();
+        stop.store(true, Ordering::Relaxed);
+        let outcome = ask(&mut chat, "One day");
+        assert!(matches!(outcome, Err(ConversationError::Generate(GenerateError::Stopped))));
+        assert_eq!(chat.turns().len(), 2);
+        stop.store(false, Ordering::Relaxed);
+        // As if nothing had happened.
+        assert_eq!(ask(&mut other, "Once upon a time").unwrap().text, first.text);
+        let (next, expected) = (ask(&mut chat, "Lily").unwrap(), ask(&mut other, "Lily").unwrap());
+        assert_eq!((next.text, next.prompt), (expected.text, expected.prompt));
+        assert_eq!(next.reused, 0);
     }
 
     #[test]

@@ -139,9 +139,9 @@ impl Decoder {
         tokens: &Tokens,
         pass: Pass,
     ) -> Result<(Tensor<3>, Option<Tensor<1>>), PassError> {
-        let Pass { mut cache, absent, mode, memory, probe, mut tally, mut record, replay, .. } =
-            pass;
-        let variant = Variant { absent, mode };
+        let Pass { mut cache, absent, mode, memory, probe, mut tally, mut record, .. } = pass;
+        let Pass { replay, stop, .. } = pass;
+        let variant = Variant { absent, mode, stop };
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens.ids(), start + tokens.time())?;
         self.check_absent(absent)?;
@@ -175,9 +175,14 @@ impl Decoder {
             extra_loss: None,
             record,
             replay: replay.map(|replay| (replay, replay.agreeing(tokens, variant))),
+            stop,
+            stopped: false,
         };
         let mut traversal = Traversal { mode, memory, probe };
         let hidden = self.residual.traverse(embedding, &mut layers, &mut traversal);
+        if layers.stopped {
+            return Err(PassError::Stopped);
+        }
         let extra_loss = layers.extra_loss.take();
         if let Some(cache) = cache {
             cache.advance(time);

@@ -40,6 +40,9 @@ pub enum GenerateError {
     /// The prompt cannot be read.
     #[error("the prompt: {0}; shorten it")]
     TooLong(PassError),
+    /// Somebody asked to stop before it was read.
+    #[error("stopped before the prompt was read")]
+    Stopped,
     /// The model cannot be run.
     #[error(transparent)]
     Pass(PassError),
@@ -52,6 +55,7 @@ impl From<PassError> for GenerateError {
     fn from(error: PassError) -> Self {
         match error {
             PassError::TooLong { .. } => Self::TooLong(error),
+            PassError::Stopped => Self::Stopped,
             _ => Self::Pass(error),
         }
     }

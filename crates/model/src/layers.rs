@@ -11,6 +11,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
 use hadal_residual::{Init, Site, SkippedKeys, SubLayerKind, SubLayers, Weights};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `x W^T` with W stored as `[out, in]`, and a bias where a model has one.
 #[derive(Module, Debug)]
@@ -95,6 +96,10 @@ pub(crate) struct Layers<'a> {
     pub(crate) record: Option<&'a mut Recording>,
     /// Outputs of another pass, and how many sub-layers return the same in this one.
     pub(crate) replay: Option<(&'a Recording, usize)>,
+    /// Asks to stop.
+    pub(crate) stop: Option<&'a AtomicBool>,
+    /// Whether a sub-layer did not run for that reason; then no later one does, and what comes out means nothing.
+    pub(crate) stopped: bool,
 }
 
 impl Layers<'_> {
@@ -262,6 +267,10 @@ impl SubLayers for Layers<'_> {
     }
 
     fn run(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
+        self.stopped |= self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        if self.stopped {
+            return nothing(input);
+        }
         let output = match self.known(site) {
             Some(output) => output,
             None => self.compute(site, input, route),

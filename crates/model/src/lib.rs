@@ -15,6 +15,7 @@
 mod attention;
 mod cache;
 mod checkpoint;
+mod companions;
 mod config;
 mod conversation;
 mod convert;
@@ -48,6 +49,7 @@ pub use cache::Cache;
 pub use checkpoint::{
     Checkpoint, CheckpointError, load, load_for, read_config, replace_config, save, save_with,
 };
+pub use companions::companions;
 pub use config::{AttentionBias, ConfigError, DepthKv, MlpKind, ModelConfig, SlidingWindow};
 pub use conversation::{Answer, Conversation, ConversationError};
 pub use convert::{Converted, convert};
@@ -58,7 +60,7 @@ pub use export::{ExportError, ExportFormat, ExportType, Exported, byte_tokenizer
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
 pub use hadal_tokenizer::{
     ChatError, ChatTemplate, Message, NAMED_TEMPLATES, Role, StopStrings, TextStream, Tokenizer,
-    TokenizerError, guarded, is_guarded, model_at,
+    TokenizerError, compute_template, compute_templates_with, guarded, is_guarded, model_at,
 };
 pub use loss::{cross_entropy, masked_cross_entropy, negative_log_likelihood};
 pub use memory::{MemoryError, Need, allowed_memory, free_memory, memory_need};

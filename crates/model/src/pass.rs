@@ -6,6 +6,7 @@ use crate::tally::Tally;
 use hadal_kernels::ReadBackError;
 use hadal_residual::{Memory, Probe, Site, StepMode};
 pub use hadal_tokenizer::Tokens;
+use std::sync::atomic::AtomicBool;
 
 /// How to go through the model. The default is a plain forward pass.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub struct Pass<'a> {
     pub record: Option<&'a mut Recording>,
     /// Outputs that need not be computed again. It has no effect with a cache or with depth slots.
     pub replay: Option<&'a Recording>,
+    /// No sub-layer runs once this is set; the pass then ends with [`PassError::Stopped`].
+    pub stop: Option<&'a AtomicBool>,
 }
 
 /// What several passes through one model have in common, such as those of a session or of an evaluation.
@@ -37,6 +40,8 @@ pub struct Variant<'a> {
     pub absent: &'a [Site],
     /// What changes from step to step of training.
     pub mode: &'a StepMode,
+    /// Ends a pass between two sub-layers.
+    pub stop: Option<&'a AtomicBool>,
 }
 
 impl<'a> Variant<'a> {
@@ -52,8 +57,8 @@ impl<'a> Variant<'a> {
 
     /// A plain forward pass.
     pub fn pass(self) -> Pass<'a> {
-        let Self { absent, mode } = self;
-        Pass { absent, mode, ..Pass::default() }
+        let Self { absent, mode, stop } = self;
+        Pass { absent, mode, stop, ..Pass::default() }
     }
 }
 
@@ -86,6 +91,9 @@ pub enum PassError {
     /// A site cannot be left out.
     #[error("the {site} cannot be absent: {reason}")]
     NotAbsent { site: Site, reason: &'static str },
+    /// Somebody asked to stop.
+    #[error("stopped")]
+    Stopped,
     /// What was computed cannot be read.
     #[error(transparent)]
     ReadBack(#[from] ReadBackError),

@@ -61,7 +61,7 @@ impl<'a> Session<'a> {
         self.token_decoder.is_some()
     }
 
-    /// Reads more of the text and returns the logits of what comes next.
+    /// Reads more of the text and returns the logits of what comes next. A session that is stopped has read nothing.
     pub fn feed(&mut self, ids: &[u32], tally: Option<&mut Tally>) -> Result<&[f32], PassError> {
         let Self { decoder, cache, token_decoder, .. } = self;
         decoder.check(ids, cache.len() + ids.len())?;
@@ -72,8 +72,12 @@ impl<'a> Session<'a> {
             return Ok(token_decoder.step(token, decoder.config(), cache, tally));
         }
         let pass = Pass { cache: Some(cache), only_last: true, tally, ..self.variant.pass() };
-        let logits = decoder.logits(&Tokens::row(ids), pass)?;
-        self.logits = read_back(logits)?;
+        let logits = decoder.logits(&Tokens::row(ids), pass);
+        if matches!(logits, Err(PassError::Stopped)) {
+            // Some blocks have seen the text and others have not.
+            self.cache = Cache::new(decoder.config());
+        }
+        self.logits = read_back(logits?)?;
         Ok(&self.logits)
     }
 }

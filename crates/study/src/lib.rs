@@ -3,6 +3,7 @@
 
 pub mod diagnose;
 mod estimate;
+mod kept;
 mod parity;
 pub mod perplexity;
 pub mod prune;
@@ -14,6 +15,7 @@ pub mod timing;
 mod words;
 
 pub use estimate::Estimate;
+pub use kept::{discard_measurements, measurements_of};
 pub use parity::{
     Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,
 };

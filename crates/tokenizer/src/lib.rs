@@ -21,7 +21,10 @@ use hadal_gguf::{Gguf, GgufError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use chat::{ChatError, ChatTemplate, Message, NAMED_TEMPLATES, Role, template_text};
+pub use chat::{
+    ChatError, ChatTemplate, Message, NAMED_TEMPLATES, Role, compute_template,
+    compute_templates_with, template_text,
+};
 pub use gguf::{GPT2_PATTERN, RULES, Rule};
 pub use guard::{guarded, is_guarded};
 pub use place::{CONFIG, TOKENIZER, is_gguf, model_at};

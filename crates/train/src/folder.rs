@@ -1,7 +1,8 @@
 //! All files of a run in one folder.
 //!
 //! `config.toml` (resolved settings), `run.json` (data, program, machine), `metrics.jsonl`,
-//! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, and at the end `outcome.json` and `model/`.
+//! `samples.jsonl`, TensorBoard events, `checkpoints/step-N/`, `failures/`, `companions/` of the model that the run
+//! began with, and at the end `outcome.json` and `model/`.
 
 use super::config::{RunConfig, RunConfigError};
 use super::metrics::{METRICS, SAMPLES};
@@ -65,12 +66,18 @@ const CONFIG: &str = "config.toml";
 const MODEL: &str = "model";
 const CHECKPOINTS: &str = "checkpoints";
 const FAILURES: &str = "failures";
+/// What goes along with the model that the run began with, for the one that it ends with: it may be gone by then.
+const COMPANIONS: &str = "companions";
 /// The extension of a checkpoint that was found damaged.
 const DAMAGED: &str = "damaged";
 
 impl RunFolder {
     /// A new folder with these settings. Whatever else lies in it stays, but nothing of another run may.
-    pub(crate) fn create(path: &Path, config: &RunConfig) -> Result<Self, RunFolderError> {
+    pub(crate) fn create(
+        path: &Path,
+        config: &RunConfig,
+        companions: &[(&str, Vec<u8>)],
+    ) -> Result<Self, RunFolderError> {
         create_directory(path)?;
         // Whoever holds the lock is alone from here on; before that, another process may be doing the same.
         let lock = lock(path)?;
@@ -81,6 +88,12 @@ impl RunFolder {
         })?;
         let folder = Self { path: path.into(), settings, _lock: lock };
         folder.write(Provenance::FILE, &about_this_run(path, config)?)?;
+        if !companions.is_empty() {
+            create_directory(&path.join(COMPANIONS))?;
+        }
+        for (name, content) in companions {
+            write_whole(&path.join(COMPANIONS).join(name), content)?;
+        }
         // Last, because its presence is what makes the folder a run.
         folder.write(CONFIG, &folder.settings)?;
         Ok(folder)
@@ -96,6 +109,17 @@ impl RunFolder {
         let settings = read_text(&file)?;
         let config = RunConfig::parse(&settings, &file.display().to_string())?;
         Ok((Self { path: path.into(), settings, _lock: lock }, config))
+    }
+
+    /// Names and contents of what goes along with the model that the run began with.
+    pub(crate) fn companions(&self) -> Result<Vec<(String, Vec<u8>)>, FileError> {
+        let mut paths = paths_in(&self.path.join(COMPANIONS));
+        paths.sort();
+        let named = |path: PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((name, hadal_files::read(&path)?))
+        };
+        paths.into_iter().map(named).collect()
     }
 
     /// The settings as they are written.
@@ -213,7 +237,7 @@ fn refuse_leftovers(path: &Path) -> Result<(), RunFolderError> {
         return Err(RunFolderError::Taken { path: path.into() });
     }
     let mut left = Vec::new();
-    for name in [CHECKPOINTS, FAILURES] {
+    for name in [CHECKPOINTS, FAILURES, COMPANIONS] {
         if let Some(first) = paths_in(&path.join(name)).iter().filter_map(|p| p.file_name()).min() {
             left.push(format!("{name}/{}", first.to_string_lossy()));
         }
@@ -326,7 +350,7 @@ mod tests {
             let start = |seed: usize| {
                 barrier.wait();
                 // Dropped at once: those that waited for the lock find a run.
-                RunFolder::create(path, &settings(seed as u64)).map(|_| seed as u64)
+                RunFolder::create(path, &settings(seed as u64), &[]).map(|_| seed as u64)
             };
             let ends: Vec<_> = std::thread::scope(|scope| {
                 let starts: Vec<_> =
@@ -346,7 +370,7 @@ mod tests {
     #[test]
     fn what_cannot_be_removed_is_reported_and_stands_in_nobodys_way() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = RunFolder::create(directory.path(), &settings(0)).unwrap();
+        let folder = RunFolder::create(directory.path(), &settings(0), &[]).unwrap();
         for step in 1..=3 {
             fs::create_dir(folder.checkpoint(step)).unwrap();
         }
@@ -371,7 +395,7 @@ mod tests {
     #[test]
     fn only_parts_of_the_runs_own_files_are_cleared_away() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = RunFolder::create(directory.path(), &settings(0)).unwrap();
+        let folder = RunFolder::create(directory.path(), &settings(0), &[]).unwrap();
         let path = |name: &str| directory.path().join(name);
         let ours = ["run.json.0af.part", "model.00.part", "metrics.jsonl.ff.part"];
         let others = ["movie.part", "model.mine.part", "run.json"];

@@ -5,13 +5,13 @@ use hadal_data::Batch;
 use hadal_kernels::{ReadBackError, read_back};
 use hadal_model::{Decoder, Pass, PassError, Tally, Tokens, negative_log_likelihood};
 use hadal_residual::StepMode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Logits that exist at a time.
 pub const MOST_LOGITS: usize = 1 << 24;
 
 /// How good a model is at the positions that count.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Mean cross-entropy in nats.
     pub loss: f64,

@@ -22,7 +22,7 @@ use super::state::State;
 use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_files::FileError;
-use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally};
+use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, companions};
 use hadal_report::run::{Metric, StepPoint};
 use hadal_residual::StepMode;
 use std::collections::BTreeSet;
@@ -58,7 +58,9 @@ impl Trainer {
         let model = model_config(&config, &feed)?;
         feed.verify()?;
         let mut decoder = start::start(&config, &model, &feed)?;
-        let folder = RunFolder::create(out, &config)?;
+        // Files of a chat, e.g.: what the model could say it still can.
+        let companions = config.from.as_deref().map(companions).transpose()?.unwrap_or_default();
+        let folder = RunFolder::create(out, &config, &companions)?;
         project(&mut decoder);
         let optimizer = Optimizer::new(&config.optimizer, &decoder);
         let state = first_state(&folder, &feed)?;

@@ -53,6 +53,9 @@ const HELP: &str = "\
 /reset forgets what was said, /system TEXT tells the model something for the whole chat, /exit ends;
 // begins a question with a slash. Ctrl-C stops an answer, Ctrl-D ends the chat";
 
+/// What is said where Ctrl-C came before an answer.
+const UNREAD: &str = "\n(stopped; the question is forgotten)";
+
 /// What a line asks for.
 enum Wish<'a> {
     Nothing,
@@ -101,11 +104,11 @@ impl Chat {
         mut sampler: Sampler,
     ) -> Result<(), Failure> {
         let Loaded { checkpoint, tokenizer, absent } = loaded;
-        let variant = Variant::without(absent);
+        let lines = Lines::listen()?;
+        let variant = Variant { stop: Some(lines.interrupt()), ..Variant::without(absent) };
         let mut chat = Conversation::new(&checkpoint.decoder, variant, tokenizer, template)
             .map_err(Failure::failed)?;
         chat.set_system(self.chat.system.clone());
-        let lines = Lines::listen()?;
         if lines.typed {
             tell("type a question; /help shows what else");
         }
@@ -169,6 +172,10 @@ impl Chat {
         };
         let answer =
             chat.ask(question, self.max_tokens, self.sampling.stops(), sampler, &mut listen);
+        if matches!(answer, Err(ConversationError::Generate(GenerateError::Stopped))) {
+            tell(UNREAD);
+            return Ok(());
+        }
         let answer = answer.map_err(|error| match error {
             ConversationError::Generate(GenerateError::TooLong(reason)) => Failure::failed(format!(
                 "the chat has become too long: {reason}; /reset begins anew, or ask something shorter"

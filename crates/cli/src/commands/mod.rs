@@ -20,8 +20,11 @@ mod report;
 mod runs;
 mod serve;
 mod skip;
+mod template;
 mod train;
 mod verify;
+
+pub(crate) use template::compute_apart;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -52,6 +55,7 @@ pub(crate) enum Command {
     Man(man::Manual),
     Import(import::Import),
     Verify(verify::Verify),
+    Template(template::Template),
 }
 
 impl Command {
@@ -80,6 +84,7 @@ impl Command {
             Self::Man(command) => command.run(),
             Self::Import(command) => command.run(),
             Self::Verify(command) => command.run(),
+            Self::Template(command) => command.run(),
         }
     }
 }

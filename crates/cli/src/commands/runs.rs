@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Table, print_json, spinner};
+use crate::place::Place;
 use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_files::WholeFile;
@@ -32,11 +33,17 @@ pub(crate) struct Runs {
     /// The file for --csv [default: standard output]
     #[arg(short, long, value_name = "FILE", requires = "csv")]
     output: Option<PathBuf>,
+    /// Write over FILE
+    #[arg(long, requires = "output")]
+    force: bool,
 }
 
 impl Runs {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         if let Some(run) = self.csv {
+            if let Some(path) = self.output.as_deref() {
+                Place { path, option: "-o", example: "other.csv" }.free(self.force)?;
+            }
             export(&run, self.output.as_deref())?;
             return Ok(ExitCode::SUCCESS);
         }

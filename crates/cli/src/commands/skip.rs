@@ -5,16 +5,16 @@ use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
 use crate::place::Place;
 use crate::screen::Screen;
-use crate::standard::{stderr, stdout};
+use crate::standard::{stderr, stdout, tell};
 use crate::word::word;
 use clap::{Args, Subcommand};
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_residual::{SkippedKeys, Thresholds};
 use hadal_study::skip::{
-    CalibrationReport, Options, Shares, SkipError, Sweep, answer, calibrate, check_changeable,
-    check_free, estimate, sweep, write,
+    CalibrationReport, Keep, Options, Shares, SkipError, Sweep, answer, calibrate,
+    check_changeable, check_free, estimate, sweep, write,
 };
-use hadal_study::{Samples, Subject};
+use hadal_study::{Samples, Subject, discard_measurements, measurements_of};
 use hadal_train::{SkipGate, SkipPer};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -192,7 +192,8 @@ impl Calibrate {
 /// Measure loss, accuracy and speed at several skip rates
 ///
 /// For each rate, thresholds are calibrated on one half of the data and measured on the other. Speed is that of reading
-/// prompts, in turn with the same model when no token skips.
+/// prompts, in turn with the same model when no token skips. With --out, rates that are done outlive a command that is
+/// stopped (DIR.measured), and the same command goes on.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -228,11 +229,17 @@ impl SweepRates {
             return self.common.tell_estimate(Some(&self.rates));
         }
         let options = self.common.options();
+        let kept = self.out.as_deref().map(measurements_of);
+        if let Some(kept) = kept.as_deref().filter(|kept| kept.exists() && !self.force) {
+            tell(&format!("going on from {}", kept.display()));
+        }
+        let keep = Keep { path: kept.as_deref(), force: self.force };
         let found = self.common.with(|subject, samples, progress| {
-            sweep(subject, samples, &self.rates, &options, progress)
+            sweep(subject, samples, &self.rates, &options, keep, progress)
         })?;
         if let Some(out) = &self.out {
             write(out, &found, &answer(&found, &self.common.subject, self.common.data.as_deref()))?;
+            discard_measurements(out).map_err(Failure::failed)?;
         }
         if self.common.json {
             print_json(&found)?;

@@ -1,6 +1,6 @@
 //! `hadal chat` and `hadal generate --chat`.
 
-use crate::support::{Run, command, copy_of, run, stories};
+use crate::support::{Run, command, copy_of, edit_json, run, stories};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -112,6 +112,48 @@ fn hostile_templates_are_refused_in_one_message() {
         let said = generate(model.path(), &["--chat", "-p", "x"]);
         said.refused(1, &["chat_template.jinja", reason]);
         chat(model.path(), &[], "x\n").refused(1, &["chat_template.jinja", reason]);
+    }
+}
+
+/// Those that no count of instructions bounds: a process of its own does.
+#[test]
+#[cfg(target_os = "linux")]
+fn templates_that_take_all_memory_or_time_are_stopped() {
+    let doubled = |how: &str| {
+        format!(
+            "{{% set n = namespace(s='ab') %}}{{% for i in range(60) %}}{{% set n.s = {how} %}}{{% endfor %}}"
+        )
+    };
+    let join = "{{ (('a' * 99999) | list) | join('b' * 99999) }}".to_owned();
+    let captured =
+        "{% set x %}{% for i in range(99999) %}{{ 'a' * 99999 }}{% endfor %}{% endset %}"
+            .to_owned();
+    let constants =
+        format!("{{% if false %}}{{{{ {} }}}}{{% endif %}}", ["'a' * 99999999"; 99].join(" ~ "));
+    let nested =
+        "{% set n = namespace(s=[]) %}{% for i in range(99999) %}{% set n.s = [n.s] %}{% endfor %}"
+            .to_owned();
+    for (template, reason) in [
+        (doubled("n.s ~ n.s"), "memory"),
+        (doubled("n.s + n.s"), "memory"),
+        (doubled("n.s.replace('a', n.s)"), "memory"),
+        (doubled("n.s | replace('', n.s)"), "memory"),
+        (doubled("(n.s, n.s) | join"), "memory"),
+        (doubled("'{}{}'.format(n.s, n.s)"), "memory"),
+        (join, "memory"),
+        (captured, "memory"),
+        (constants, "memory"),
+        (nested, "memory"),
+        ("{{ ([1] * 99999999999) | list }}".into(), "memory"),
+        ("{{ '%99999999999d' | format(1) }}".into(), "chat_template.jinja"),
+        ("{{ 'a'.count('') }}".into(), "without an end"),
+        ("{{ [1] * 9999999999999 | last }}".into(), "chat_template.jinja"),
+    ] {
+        let model = model(&template);
+        let started = std::time::Instant::now();
+        let said = generate(model.path(), &["--chat", "-p", "x"]);
+        println!("{:.2?} {template:.100}: {}", started.elapsed(), said.stderr);
+        said.refused(1, &["chat_template.jinja", reason]);
     }
 }
 
@@ -244,6 +286,49 @@ mod terminal {
         let _ = ours.read_to_end(&mut text);
         let text = String::from_utf8(text).unwrap().replace("\r\n", "\n");
         assert_eq!(text, format!("Once upon a time{piped}"));
+    }
+
+    /// A text of many thousand tokens takes seconds to read.
+    #[test]
+    fn ctrl_c_stops_the_reading_of_a_prompt_and_the_chat_goes_on() {
+        let model = model(TURNS);
+        edit_json(&model.path().join("config.json"), |json| {
+            json["max_position_embeddings"] = 100_000.into();
+        });
+        let long = "Once upon a time there was a girl. ".repeat(3000);
+        let (mut ours, theirs) = terminal();
+        let mut talk = command("chat");
+        talk.arg(model.path()).args(["-n", "8", "--system", &long]).stdin(theirs);
+        let mut child = talk.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(talk);
+        let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        until("> ", &mut stderr);
+        ours.write_all(b"Once upon a time\n").unwrap();
+        let stopped = std::thread::spawn(move || {
+            until("(stopped; the question is forgotten)\n> ", &mut stderr);
+            stderr
+        });
+        for _ in 0..200 {
+            if stopped.is_finished() {
+                break;
+            }
+            // Before the question is heard, it does nothing.
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            // SAFETY: a signal to a process of our own that has not been waited for.
+            unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+        }
+        if !stopped.is_finished() {
+            child.kill().unwrap();
+        }
+        let mut stderr = stopped.join().unwrap();
+        ours.write_all(b"/system\n").unwrap();
+        until("> ", &mut stderr);
+        ours.write_all(b"Once upon a time\n").unwrap();
+        // The answer to this question alone.
+        assert!(until("\n", &mut stdout).starts_with(", there was"));
+        until("> ", &mut stderr);
+        ours.write_all(b"\x04").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
     }
 
     #[test]

@@ -59,7 +59,15 @@ fn a_run_becomes_a_csv_on_standard_output_or_in_a_file() {
     assert!(lines[2].ends_with("2.25,,,0.5,"), "{said}");
     let file = folder.path().join("one.csv");
     let told = run(command("runs").arg("--csv").arg(&one).arg("-o").arg(&file)).succeeded();
-    assert_eq!((told.stdout.as_str(), fs::read_to_string(file).unwrap()), ("", said));
+    assert_eq!((told.stdout.as_str(), fs::read_to_string(&file).unwrap()), ("", said));
+    // Nothing is written over unless that is asked for.
+    fs::write(&file, "mine").unwrap();
+    let mut again = command("runs");
+    again.arg("--csv").arg(&one).arg("-o").arg(&file);
+    run(&mut again).refused(2, &["one.csv exists already", "-o other.csv", "--force"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    run(again.arg("--force")).succeeded();
+    assert_ne!(fs::read_to_string(&file).unwrap(), "mine");
 }
 
 #[test]

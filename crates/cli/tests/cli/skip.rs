@@ -4,7 +4,8 @@ use crate::support::*;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A folder with prepared data of bytes, and a byte model of this policy.
@@ -88,6 +89,30 @@ fn scripts_get_json_and_a_config_is_changed_in_place() {
     let json = run(again.args(["--rate", "0", "--json", "--data"]).arg(&text)).succeeded().json();
     assert_eq!((&json["skip_shrink"], &json["skip_kv"]), (&1.0.into(), &"drop".into()));
     assert_eq!(json["written"], Value::Null);
+}
+
+#[test]
+fn a_sweep_that_was_killed_goes_on_with_the_same_command() {
+    let bench = Bench::new("nag");
+    // The folder is not there yet.
+    let out = bench.at("new/sweep");
+    let kept = bench.at("new/sweep.measured");
+    let rates: Vec<String> = (0..60).map(|rate| format!("{}", f64::from(rate) / 100.0)).collect();
+    let mut command = skip("sweep", &bench.at("run"));
+    command.args(["--rates", &rates.join(","), "--data"]).arg(bench.at("text.txt"));
+    command.arg("--out").arg(&out);
+    let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while !kept.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(kept.exists() && !out.exists(), "it kept nothing, or it ended before it was killed");
+    let first = read_json(&kept)["entries"].as_object().unwrap().len();
+    assert!((1..60).contains(&first), "{first}");
+    let said = run(command.stderr(Stdio::piped()).stdout(Stdio::piped())).succeeded();
+    assert!(said.stderr.contains("going on from") && said.stderr.contains("sweep.measured"));
+    assert!(out.join("sweep.html").is_file() && !kept.exists());
 }
 
 #[test]

@@ -146,3 +146,48 @@ fn text_in_other_tokens_than_the_models_is_refused() {
         .refused(2, &["what to learn from", "data.train=DIR", "--tokenizer", "stories260K"]);
     assert!(!out.exists());
 }
+
+#[test]
+fn a_healed_model_chats_as_the_one_that_it_was() {
+    let directory = temporary();
+    let place = |name: &str| directory.path().join(name);
+    let (model, cut, gguf) = (place("model"), place("cut"), place("other.gguf"));
+    fs::create_dir(&model).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::write(model.join(name), fs::read(stories().join(name)).unwrap()).unwrap();
+    }
+    // Turns are put together in a way of its own, and a full stop ends them.
+    let template = "{% for m in messages %}{{ bos_token }}{{ m.content }} was{% endfor %}";
+    let settings = json!({"chat_template": template, "bos_token": "<s>", "eos_token": "</s>"});
+    fs::write(model.join("tokenizer_config.json"), settings.to_string()).unwrap();
+    let stop = finish(hadal(&["generate", "--json", "-n", "0", "-p", "a."]).arg(&model));
+    let stop: serde_json::Value = serde_json::from_str(&stop.succeeded().stdout).unwrap();
+    let stop = &stop["prompt_ids"].as_array().unwrap().last().unwrap();
+    let ends = json!({"bos_token_id": 1, "eos_token_id": [2, stop]});
+    fs::write(model.join("generation_config.json"), ends.to_string()).unwrap();
+
+    let mut command = hadal(&["prune", "apply"]);
+    finish(command.arg(&model).args(["--blocks", "2", "--out"]).arg(&cut)).succeeded();
+    finish(hadal(&["export", "--format", "gguf"]).arg(&cut).arg("--out").arg(&gguf)).succeeded();
+    let source = place("text.txt");
+    fs::write(&source, "Once upon a time there was a girl. ".repeat(200)).unwrap();
+    let asked = |model: &Path| -> serde_json::Value {
+        let mut command = hadal(&["generate", "--chat", "-p", "Lily", "--json", "-n", "60"]);
+        let said = finish(command.arg(model)).succeeded().stdout;
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        json!([said["prompt_ids"], said["ids"], said["stop"]])
+    };
+    for from in [cut, gguf] {
+        let before = asked(&from);
+        assert_eq!(before[2], "end", "{before}");
+        let (data, out) = (from.with_extension("text"), from.with_extension("healed"));
+        let mut command = hadal(&["data", "prepare", "--tokenizer"]);
+        finish(command.arg(&from).arg(&source).arg("--out").arg(&data)).succeeded();
+        let mut command = documented(&from, &data, &out, 2);
+        set(&mut command, &["optimizer.adamw.lr=0", "train.seq_len=32"]);
+        finish(&mut command).succeeded();
+        assert_eq!(asked(&out), before);
+        let mut command = hadal(&["verify"]);
+        finish(command.arg(out.join("model"))).succeeded();
+    }
+}

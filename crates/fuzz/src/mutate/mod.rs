@@ -51,6 +51,7 @@ fn file(name: &str, bytes: &[u8], words: &[&str], random: &mut Random) -> Vec<u8
         "toml" => toml(bytes, words, random),
         "safetensors" => safetensors(bytes, words, random),
         "gguf" => gguf::changed(bytes, words, random),
+        "jinja" => word(bytes, words, random),
         _ => None,
     };
     changed.unwrap_or_else(|| plain(bytes, random))
@@ -89,6 +90,18 @@ fn safetensors(bytes: &[u8], words: &[&str], random: &mut Random) -> Option<Vec<
     let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
     let header = json(rest.get(..length)?, words, random)?;
     Some([&(header.len() as u64).to_le_bytes()[..], &header, &rest[length..]].concat())
+}
+
+/// One word becomes another.
+fn word(bytes: &[u8], words: &[&str], random: &mut Random) -> Option<Vec<u8>> {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let begins: Vec<usize> = (0..bytes.len())
+        .filter(|&at| is_part(&bytes[at]) && (at == 0 || !is_part(&bytes[at - 1])))
+        .collect();
+    let at = *begins.get(random.below(begins.len().max(1)))?;
+    let length = bytes[at..].iter().take_while(|byte| is_part(byte)).count();
+    let new = words.get(random.below(words.len().max(1)))?;
+    Some([&bytes[..at], new.as_bytes(), &bytes[at + length..]].concat())
 }
 
 /// A few bytes are changed, inserted, repeated or taken away.

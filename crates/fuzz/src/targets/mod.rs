@@ -7,7 +7,12 @@ mod prune;
 mod runs;
 mod serve;
 mod settings;
+mod template;
 mod tokenizer;
+
+pub use template::helped;
+#[cfg(test)]
+pub(crate) use template::outcome;
 
 /// The words of `words/NAME.txt`.
 macro_rules! words {
@@ -48,7 +53,7 @@ const MB: usize = 1 << 20;
 const DECLARED: usize = 160 * MB;
 
 /// All of them.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target {
         name: "gguf",
         longest: 20_000,
@@ -111,6 +116,15 @@ pub const TARGETS: [Target; 16] = [
         form: Form::File("tokenizer.json"),
         words: words!("tokenizer"),
         replays: 1000,
+    },
+    Target {
+        name: "template",
+        longest: 4096,
+        memory: |bytes| 32 * MB + 200 * bytes,
+        accept: template::template,
+        form: Form::File("chat_template.jinja"),
+        words: words!("template"),
+        replays: 80,
     },
     Target {
         name: "plan",

@@ -5,29 +5,15 @@ use super::source::Source;
 use super::target::Family;
 use super::vocabulary::byte_tokenizer;
 use super::{ExportError, ExportType, Exported, own_code, rope};
+use crate::companions::companions;
 use crate::model_files::{CHAT_TEMPLATE, GENERATION, Place, TOKENIZER, TOKENIZER_SETTINGS};
 use crate::streamed::{Interrupted, Streamed, write_streamed};
-use hadal_files::{
-    Action, MANIFEST, StagedDirectory, file_error, verify, write_manifest, write_whole,
-};
+use hadal_files::{Action, MANIFEST, StagedDirectory, file_error, write_manifest, write_whole};
 use half::f16;
 use safetensors::SafeTensorError;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-
-/// Files of the tokenizer and of generation; they are copied unchanged.
-const COPIED: [&str; 9] = [
-    TOKENIZER,
-    TOKENIZER_SETTINGS,
-    CHAT_TEMPLATE,
-    GENERATION,
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-];
 
 pub(super) fn write(
     source: &Source,
@@ -105,13 +91,10 @@ fn put(out: &Path, name: &str, value: &Value) -> Result<PathBuf, ExportError> {
 fn tokenizer(source: &Source, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     let mut files = Vec::new();
     if !source.is_gguf() {
-        for name in COPIED {
-            let (from, to) = (source.path.join(name), out.join(name));
-            if from.is_file() {
-                verify(&from)?;
-                write_whole(&to, hadal_files::read(&from)?)?;
-                files.push(to);
-            }
+        for (name, content) in companions(&source.path)? {
+            let path = out.join(name);
+            write_whole(&path, content)?;
+            files.push(path);
         }
     }
     let missing = |name: &str| !out.join(name).exists();

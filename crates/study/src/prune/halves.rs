@@ -68,7 +68,7 @@ impl Halves {
 }
 
 /// Adds all of a batch to a hash.
-pub(super) fn hash_into(hasher: &mut blake3::Hasher, batch: &Batch) {
+pub(crate) fn hash_into(hasher: &mut blake3::Hasher, batch: &Batch) {
     for tokens in [&batch.input, &batch.target] {
         hasher.update(&(tokens.batch() as u64).to_le_bytes());
         hasher.update(&(tokens.ids().len() as u64).to_le_bytes());

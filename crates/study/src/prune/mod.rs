@@ -31,6 +31,7 @@ mod speed;
 mod tests;
 mod turns;
 
+pub use crate::{discard_measurements, measurements_of};
 pub use answer::answer;
 pub use apply::{Manifest, apply};
 pub use check::{Agreement, Check, CutQuality, check};
@@ -40,7 +41,7 @@ pub use estimate::{PlanEstimate, estimate};
 pub use figures::{figures, write_plan_figures};
 pub use file::{FileHash, Source, SourceKind};
 pub use halves::MeasuredOn;
-pub use ledger::{discard_measurements, measurements_of};
+pub(crate) use halves::hash_into;
 pub use measure::Cost;
 pub use plan::{Memory, Outcome, Plan, Request, plan};
 pub use plan_file::read_plan;

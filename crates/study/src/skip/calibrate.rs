@@ -15,7 +15,7 @@ use super::{Options, Progress, checked};
 use crate::{Samples, Subject};
 use burn::module::Module;
 use hadal_data::Batch;
-use hadal_model::{Decoder, Pass, PassError, Saving, Tally, replace_config, save_with};
+use hadal_model::{Decoder, Pass, PassError, Saving, Tally, companions, replace_config, save_with};
 use hadal_residual::{Site, SkippedKeys, Skipping, StepMode};
 use hadal_train::SkipPer;
 use std::fs;
@@ -172,11 +172,15 @@ impl Calibrated {
         Ok(place.clone())
     }
 
-    /// Writes a model directory, with the tokenizer if there is one: all of it or nothing.
+    /// Writes a model directory, with whatever goes along with the model: all of it or nothing.
     pub fn save(&self, out: &Path) -> Result<(), SkipError> {
         check_free(out)?;
-        let tokenizer = self.tokenizer.as_deref().map(hadal_files::read).transpose()?;
-        let more: Vec<_> = tokenizer.iter().map(|text| ("tokenizer.json", &text[..])).collect();
+        let files = match (&self.place, &self.tokenizer) {
+            (Some(place), _) => companions(place)?,
+            (None, Some(tokenizer)) => vec![("tokenizer.json", hadal_files::read(tokenizer)?)],
+            (None, None) => Vec::new(),
+        };
+        let more: Vec<_> = files.iter().map(|(name, content)| (*name, &content[..])).collect();
         Ok(save_with(&self.decoder, out, &more)?)
     }
 }

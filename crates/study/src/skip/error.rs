@@ -42,6 +42,13 @@ pub enum SkipError {
     /// There is no finished model to change.
     #[error("{} holds no model yet, only checkpoints; name a directory for the model with --out", path.display())]
     Unfinished { path: PathBuf },
+    /// What was measured before is of something else.
+    #[error(
+        "{} holds what was measured of another model, or by another version of hadal; write elsewhere with -o other, \
+         or over it with --force",
+        path.display()
+    )]
+    OtherMeasurements { path: PathBuf },
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),

@@ -27,7 +27,7 @@ pub use figures::{figures, write};
 pub use hadal_train::quality::Quality;
 pub use promise::Promise;
 pub use report::{CalibrationReport, Shares, SiteReport};
-pub use sweep::{Point, Sweep, sweep};
+pub use sweep::{Keep, Point, Sweep, sweep};
 
 use hadal_residual::SkippedKeys;
 use hadal_train::SkipPer;

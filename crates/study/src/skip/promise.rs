@@ -1,9 +1,9 @@
 //! How much of the saving that a formula promises shows on the clock.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// FLOPs and time of a model that skips, relative to the same model when no token skips.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Promise {
     /// FLOPs by the formula.
     pub flop_ratio: f64,

@@ -4,10 +4,10 @@ use super::Quality;
 use hadal_model::{ModelConfig, Tally};
 use hadal_residual::{Site, SkippedKeys, Skipping, SubLayerKind, Thresholds};
 use hadal_train::SkipPer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Shares that were skipped.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
     /// Share of the skippable FLOPs: the skip rate.
     pub skippable_flops: f64,

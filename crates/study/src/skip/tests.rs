@@ -165,7 +165,14 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     assert!(refused("prenorm", 0.2).contains("residual policy prenorm"));
     assert!(refused("mgr:streams=2", 0.95).contains("can be skipped"));
     assert!(refused("mgr:streams=9", 0.1).contains("no sub-layer"));
-    let one = sweep(&subject("nag"), &samples(1, 9), &[0.1], &Options::default(), &mut silent());
+    let one = sweep(
+        &subject("nag"),
+        &samples(1, 9),
+        &[0.1],
+        &Options::default(),
+        Keep::default(),
+        &mut silent(),
+    );
     assert!(matches!(one, Err(SkipError::OneSequence)));
     let drop = Options { keys: Some(SkippedKeys::Drop), ..Options::default() };
     let mut deep = subject("nag");
@@ -228,7 +235,8 @@ fn a_sweep_starts_where_nobody_skips() {
     let mut progress = |done: usize, most: usize, _: &str| passes.push((done, most));
     let rates = [0.0, 0.2, 0.5];
     let options = Options::default();
-    let found = sweep(&subject, &samples(12, 9), &rates, &options, &mut progress).unwrap();
+    let keep = Keep::default();
+    let found = sweep(&subject, &samples(12, 9), &rates, &options, keep, &mut progress).unwrap();
     assert_eq!((found.calibration_tokens, found.tokens), (54, 54));
     let dense = &found.points[0];
     assert_eq!((dense.skipped.runs, dense.prefill.flop_ratio), (0.0, 1.0));
@@ -280,4 +288,41 @@ fn only_scored_positions_count() {
     assert!((mean(|quality| quality.loss) - whole.loss).abs() < 1e-6);
     assert!((mean(|quality| quality.accuracy) - whole.accuracy).abs() < 1e-9);
     assert_ne!(halves[0].loss, halves[1].loss);
+}
+
+#[test]
+fn a_sweep_that_was_stopped_goes_on_and_nothing_is_measured_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sweep.measured");
+    let keep = Keep { path: Some(&path), force: false };
+    let options = Options::default();
+    let run = |policy: &str, data: &Samples, rates: &[f64], keep: Keep| {
+        let mut measured = Vec::new();
+        let mut progress = |_: usize, _: usize, note: &str| {
+            let (rate, what) = note.split_once(": ").unwrap();
+            if what == "measuring" {
+                measured.push(rate.to_owned());
+            }
+        };
+        let found = sweep(&subject(policy), data, rates, &options, keep, &mut progress);
+        (found, measured)
+    };
+    let (first, _) = run("nag:directions=3", &samples(12, 9), &[0.0, 0.3], keep);
+    let (both, measured) = run("nag:directions=3", &samples(12, 9), &[0.3, 0.1, 0.0], keep);
+    assert_eq!(measured, ["rate 0.1"]);
+    // To the bit, clock included.
+    let (first, both) = (first.unwrap(), both.unwrap());
+    assert_eq!((&both.points[2], &both.points[0]), (&first.points[0], &first.points[1]));
+    assert_eq!((both.tokens, both.calibration_tokens), (first.tokens, first.calibration_tokens));
+    // Other data are other points.
+    let (_, measured) = run("nag:directions=3", &samples(10, 9), &[0.3], keep);
+    assert_eq!(measured, ["rate 0.3"]);
+    // Another model's numbers are neither used nor thrown away.
+    let content = fs::read(&path).unwrap();
+    let (refused, _) = run("nag:directions=2", &samples(12, 9), &[0.3], keep);
+    assert!(matches!(refused, Err(SkipError::OtherMeasurements { .. })));
+    assert_eq!(fs::read(&path).unwrap(), content);
+    let forced = Keep { force: true, ..keep };
+    let (found, measured) = run("nag:directions=2", &samples(12, 9), &[0.3], forced);
+    assert_eq!((found.is_ok(), measured.len()), (true, 1));
 }

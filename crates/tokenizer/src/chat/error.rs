@@ -3,7 +3,8 @@
 use crate::TokenizerError;
 use hadal_files::{FileError, HashError};
 use hadal_gguf::GgufError;
-use std::path::PathBuf;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 /// What can go wrong between turns and tokens.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,32 @@ pub enum ChatError {
         path.display()
     )]
     Stopped { path: PathBuf, reason: String },
+    /// Nobody computed it.
+    #[error("the chat template of {} cannot be computed: {reason}", path.display())]
+    Helper { path: PathBuf, reason: String },
     /// The text has no tokens.
     #[error(transparent)]
     Tokenizer(TokenizerError),
+}
+
+/// What a template does wrong, whatever its file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Trouble {
+    Malformed(String),
+    Refused(String),
+    Stopped(String),
+    Helper(String),
+}
+
+impl Trouble {
+    /// The error of a file.
+    pub(super) fn of(self, path: &Path) -> ChatError {
+        let path = path.to_owned();
+        match self {
+            Self::Malformed(reason) => ChatError::Malformed { path, reason },
+            Self::Refused(reason) => ChatError::Refused { path, reason },
+            Self::Stopped(reason) => ChatError::Stopped { path, reason },
+            Self::Helper(reason) => ChatError::Helper { path, reason },
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! Those of the template are special tokens. What people and models have written is text, even if it spells one: nobody
 //! can forge a turn by typing it ([`ChatTemplate::encode`]).
 
+mod apart;
 mod error;
 mod find;
 mod guarded;
@@ -13,10 +14,13 @@ mod render;
 mod tests;
 mod time;
 
+pub use apart::{compute_template, compute_templates_with};
 pub use error::ChatError;
 pub use find::template_text;
 
 use super::{Tokenizer, TokenizerError};
+use render::Request;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Templates that can be chosen by name.
@@ -77,7 +81,7 @@ impl Message {
 }
 
 /// The special tokens that a template may name, such as `bos_token`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Names {
     pub(crate) bos: Option<String>,
     pub(crate) eos: Option<String>,
@@ -132,8 +136,9 @@ impl ChatTemplate {
     /// A template, if it is one; `path` is its name in errors.
     pub fn new(path: PathBuf, text: String) -> Result<Self, ChatError> {
         let text = render::without_extensions(&text);
-        render::check(&path, &text)?;
-        Ok(Self { path, text, names: Names::default() })
+        let template = Self { path, text, names: Names::default() };
+        template.compute(Names::default(), None)?;
+        Ok(template)
     }
 
     fn with_names(mut self, names: Names) -> Self {
@@ -143,9 +148,18 @@ impl ChatTemplate {
 
     /// The chat as text, up to where the model's next turn begins. Special tokens and what spells them look alike here.
     pub fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
-        let plain: Vec<(Role, &str)> =
-            messages.iter().map(|message| (message.role, message.content.as_str())).collect();
-        render::render(&self.path, &self.text, &self.names, &plain)
+        let said = messages.iter().map(|message| message.content.clone());
+        self.compute(self.names.clone(), Some(turns(messages, said)))
+    }
+
+    /// Wherever templates are computed.
+    fn compute(
+        &self,
+        names: Names,
+        turns: Option<Vec<(String, String)>>,
+    ) -> Result<String, ChatError> {
+        let request = Request { text: self.text.clone(), names, turns };
+        apart::compute(&request).map_err(|trouble| trouble.of(&self.path))
     }
 
     /// The chat as tokens, up to where the model's next turn begins. Only the template's own special tokens are special.
@@ -161,9 +175,8 @@ impl ChatTemplate {
             .iter()
             .map(|text| guard.disguise(text, tokenizer))
             .collect::<Result<Vec<_>, _>>()?;
-        let turns: Vec<(Role, &str)> =
-            messages.iter().zip(&contents).map(|(message, text)| (message.role, &**text)).collect();
-        let rendered = render::render(&self.path, &self.text, &names, &turns)?;
+        let said = contents.into_iter().map(std::borrow::Cow::into_owned);
+        let rendered = self.compute(names, Some(turns(messages, said)))?;
         Ok(guard.encode(&rendered, tokenizer)?)
     }
 
@@ -188,6 +201,11 @@ impl ChatTemplate {
         names.eos = names.eos.or_else(|| token(tokenizer.ends().first().copied()));
         names
     }
+}
+
+/// Roles and what they say.
+fn turns(messages: &[Message], said: impl Iterator<Item = String>) -> Vec<(String, String)> {
+    messages.iter().map(|message| message.role.name().to_owned()).zip(said).collect()
 }
 
 impl From<TokenizerError> for ChatError {

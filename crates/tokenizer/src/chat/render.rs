@@ -1,13 +1,15 @@
 //! A template and turns become a text, as in `transformers`: blocks are trimmed, and templates get the same functions.
 //!
-//! Templates come from files of anybody, so what they may compute and write is bounded.
+//! Templates come from files of anybody, so what they may compute and write is bounded. What their values take in
+//! between is not: the engine joins texts without asking. `apart.rs` bounds that.
 
-use super::{ChatError, Names, Role, json, time};
+use super::error::Trouble;
+use super::{Names, json, time};
 use crate::guarded;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
+use serde::{Deserialize, Serialize};
 use std::error::Error as _;
 use std::io;
-use std::path::Path;
 
 /// Instructions that a template may take: a real one takes some hundred for each turn.
 const INSTRUCTIONS: u64 = 1_000_000;
@@ -16,52 +18,40 @@ const INSTRUCTIONS_PER_TURN: u64 = 10_000;
 const BYTES: usize = 1 << 20;
 const TIMES: usize = 4;
 
+/// Why a template that does not end is stopped.
+pub(super) const ENDLESS: &str = "it computes without an end";
+
 /// What a template says when it refuses a chat.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
 
-/// Whether this is a template at all.
-pub(super) fn check(path: &Path, text: &str) -> Result<(), ChatError> {
-    without_panic(path, || {
-        environment(0).template_from_str(text).map(drop).map_err(|error| explained(path, &error, 0))
-    })
+/// What is asked of a template.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    /// The template.
+    pub(super) text: String,
+    pub(super) names: Names,
+    /// Roles and what they say; `None` asks whether this is a template at all.
+    pub(super) turns: Option<Vec<(String, String)>>,
 }
 
-/// A library that meets hostile text may panic.
-fn without_panic<T>(
-    path: &Path,
-    call: impl FnOnce() -> Result<T, ChatError>,
-) -> Result<T, ChatError> {
-    guarded(|| Ok::<_, String>(call()))
-        .unwrap_or_else(|reason| Err(ChatError::Malformed { path: path.into(), reason }))
+/// The text of the turns, up to where the model speaks.
+pub(super) fn render(request: &Request) -> Result<String, Trouble> {
+    // A library that meets hostile text may panic.
+    guarded(|| Ok::<_, String>(render_text(request)))
+        .unwrap_or_else(|reason| Err(Trouble::Malformed(reason)))
 }
 
-/// The text of some turns, up to where the model speaks.
-pub(super) fn render(
-    path: &Path,
-    text: &str,
-    names: &Names,
-    turns: &[(Role, &str)],
-) -> Result<String, ChatError> {
-    without_panic(path, || render_text(path, text, names, turns))
-}
-
-fn render_text(
-    path: &Path,
-    text: &str,
-    names: &Names,
-    turns: &[(Role, &str)],
-) -> Result<String, ChatError> {
-    let environment = environment(turns.len() as u64);
-    let said: usize = turns.iter().map(|(_, content)| content.len()).sum();
+fn render_text(Request { text, names, turns }: &Request) -> Result<String, Trouble> {
+    let environment = environment(turns.as_ref().map_or(0, Vec::len) as u64);
+    let said: usize = turns.iter().flatten().map(|(_, content)| content.len()).sum();
     let most = BYTES + TIMES * said;
-    let wrong = |error: Error| explained(path, &error, most);
+    let wrong = |error: Error| explained(&error, most);
     let template = environment.template_from_str(text).map_err(wrong)?;
-    let messages: Vec<Value> = turns
-        .iter()
-        .map(|(role, content)| context! { role => role.name(), content => *content })
-        .collect();
+    let Some(turns) = turns else { return Ok(String::new()) };
+    let messages: Vec<Value> =
+        turns.iter().map(|(role, content)| context! { role, content }).collect();
     // Tokens that a model does not have are undefined, and none of the rest is used here.
     let token = |name: &Option<String>| name.as_deref().map_or(Value::UNDEFINED, Value::from);
     let values = context! {
@@ -76,8 +66,7 @@ fn render_text(
     };
     let mut out = Bounded { bytes: Vec::new(), most };
     template.render_captured_to(values, &mut out).map_err(wrong)?;
-    String::from_utf8(out.bytes)
-        .map_err(|error| ChatError::Malformed { path: path.into(), reason: error.to_string() })
+    String::from_utf8(out.bytes).map_err(|error| Trouble::Malformed(error.to_string()))
 }
 
 fn environment(turns: u64) -> Environment<'static> {
@@ -94,29 +83,23 @@ fn environment(turns: u64) -> Environment<'static> {
     environment
 }
 
-fn explained(path: &Path, error: &Error, most: usize) -> ChatError {
-    let path = path.to_owned();
+fn explained(error: &Error, most: usize) -> Trouble {
     let mut source = error.source();
     while let Some(inner) = source {
         if let Some(Raised(reason)) = inner.downcast_ref() {
-            return ChatError::Refused { path, reason: reason.clone() };
+            return Trouble::Refused(reason.clone());
         }
         source = inner.source();
     }
     match error.kind() {
-        ErrorKind::OutOfFuel => {
-            ChatError::Stopped { path, reason: "it computes without an end".into() }
-        }
-        ErrorKind::WriteFailure => {
-            let reason = format!("it writes more than {most} bytes");
-            ChatError::Stopped { path, reason }
-        }
+        ErrorKind::OutOfFuel => Trouble::Stopped(ENDLESS.into()),
+        ErrorKind::WriteFailure => Trouble::Stopped(format!("it writes more than {most} bytes")),
         kind => {
             // One message says "error" once.
             let kind = kind.to_string().replace("syntax error", "syntax");
             let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
             let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
-            ChatError::Malformed { path, reason: format!("{kind}{detail}{line}") }
+            Trouble::Malformed(format!("{kind}{detail}{line}"))
         }
     }
 }

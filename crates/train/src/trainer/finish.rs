@@ -2,10 +2,14 @@
 
 use super::Trainer;
 use crate::error::TrainError;
+use crate::folder::RunFolderError;
 use crate::observer::{Finished, Observer};
 use crate::outcome::write_outcome;
 use burn::module::Module;
 use hadal_model::save_with;
+
+/// The tokenizer's file in a model's directory.
+const TOKENIZER: &str = "tokenizer.json";
 
 impl Trainer {
     /// Nothing that can fail comes before the last state, and only a disk that takes no model keeps the model back.
@@ -32,11 +36,17 @@ impl Trainer {
         }
     }
 
-    /// The tokenizer is in the directory from its first moment on.
+    /// The tokenizer and its companions are in the directory from its first moment on.
     fn save_model(&self) -> Result<(), TrainError> {
         let decoder = self.as_used(1.0)?.valid();
-        let tokenizer = self.tokenizer.as_deref().map(|content| ("tokenizer.json", content));
-        let more: Vec<(&str, &[u8])> = tokenizer.into_iter().collect();
+        let companions = self.folder.companions().map_err(RunFolderError::from)?;
+        let mut more: Vec<(&str, &[u8])> =
+            companions.iter().map(|(name, content)| (&**name, &**content)).collect();
+        if let Some(tokenizer) = self.tokenizer.as_deref() {
+            // The same, if both are there.
+            more.retain(|(name, _)| *name != TOKENIZER);
+            more.push((TOKENIZER, tokenizer));
+        }
         save_with(&decoder, &self.folder.model(), &more)
             .map_err(Box::new)
             .map_err(|reason| TrainError::Unsaved { run: self.folder.path().into(), reason })

@@ -73,6 +73,11 @@ impl Lines {
         }
     }
 
+    /// Set by Ctrl-C.
+    pub(super) fn interrupt(&self) -> &AtomicBool {
+        &self.interrupt
+    }
+
     /// Whether Ctrl-C was pressed since this was last asked.
     pub(super) fn interrupted(&self) -> bool {
         self.interrupt.swap(false, Ordering::Relaxed)

@@ -153,7 +153,7 @@ impl PlanCommand {
             found => found?,
         };
         found.write(&self.out)?;
-        discard_measurements(&self.out)?;
+        discard_measurements(&self.out).map_err(Failure::failed)?;
         if let Some(directory) = &self.figures {
             write_plan_figures(directory, &found, &self.out)?;
         }
