@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Times training steps of the benchmark's model in PyTorch: the other side of `hadal bench`.
 
-    bench.py [--compile] [--residual prenorm|mgr:streams=N|attnres] [--json]
+    bench.py [--compile] [--residual prenorm|mgr:streams=N|attnres] [--width N] [--layers N] [--json]
 
-The same model, sizes, optimiser and kind of data as `hadal bench` without `--model`, f32 on the CPU.
-Only torch is needed. With `--worker` it speaks the same lines as `hadal bench --worker`: a first one with its parameters, then
+The same model, sizes, optimiser and kind of data as `hadal bench`, f32 on the CPU (or bf16 products by
+torch.autocast). Only torch is needed. With `--worker` it speaks the same lines as `hadal bench --worker`: a first one with its parameters, then
 a JSON answer to every line `step`, then a last one to `end`.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import statistics
@@ -26,25 +27,36 @@ except ImportError:
         "  pip install torch"
     )
 
-VOCABULARY, WIDTH, BLOCKS, HEADS, HIDDEN = 512, 256, 8, 4, 1024
-THETA, EPS, STD = 10_000.0, 1e-6, 0.02
+THETA, STD = 10_000.0, 0.02
 WARM_UP = 3
-SITES = 2 * BLOCKS
+
+
+def set_shape(vocabulary, width, blocks, heads, head=None, hidden=None, qk_norm=False, eps=1e-6):
+    """The model that the classes below build."""
+    global VOCABULARY, WIDTH, BLOCKS, HEADS, HEAD, HIDDEN, QK_NORM, EPS, SITES
+    VOCABULARY, WIDTH, BLOCKS, HEADS = vocabulary, width, blocks, heads
+    HEAD, HIDDEN, QK_NORM, EPS = head or width // heads, hidden or 4 * width, qk_norm, eps
+    SITES = 2 * blocks
 
 
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.qkv = nn.Linear(WIDTH, 3 * HEADS * HEAD, bias=False)
+        self.out = nn.Linear(HEADS * HEAD, WIDTH, bias=False)
+        if QK_NORM:
+            self.q_gain, self.k_gain = (nn.Parameter(torch.ones(HEAD)) for _ in range(2))
 
     def forward(self, x, cos, sin):
         batch, time_, _ = x.shape
-        qkv = self.qkv(x).view(batch, time_, 3, HEADS, WIDTH // HEADS)
+        qkv = self.qkv(x).view(batch, time_, 3, HEADS, HEAD)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        if QK_NORM:
+            q = F.rms_norm(q, (HEAD,), self.q_gain.to(q.dtype), EPS)
+            k = F.rms_norm(k, (HEAD,), self.k_gain.to(k.dtype), EPS)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, time_, WIDTH))
+        return self.out(mixed.transpose(1, 2).reshape(batch, time_, HEADS * HEAD))
 
 
 class Mlp(nn.Module):
@@ -173,8 +185,9 @@ def policy(text):
 
 
 class Decoder(nn.Module):
-    def __init__(self, residual, seq):
+    def __init__(self, residual, seq, autocast=None):
         super().__init__()
+        self.autocast = autocast
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.layers = nn.ModuleList(kind() for _ in range(BLOCKS) for kind in (Attention, Mlp))
         self.residual = residual
@@ -183,7 +196,7 @@ class Decoder(nn.Module):
                 nn.init.normal_(module.weight, std=STD)
         for layer in self.layers:
             nn.init.normal_(layer.out.weight, std=STD / math.sqrt(SITES))
-        half = WIDTH // HEADS // 2
+        half = HEAD // 2
         frequency = THETA ** (-torch.arange(half, dtype=torch.float64) / half)
         angle = torch.outer(torch.arange(seq, dtype=torch.float64), frequency)
         self.register_buffer("cos", angle.cos().float(), persistent=False)
@@ -191,11 +204,23 @@ class Decoder(nn.Module):
 
     def forward(self, inputs, targets):
         def bound(layer):
-            return lambda x: layer(x, self.cos, self.sin)
+            def run(x):
+                with self.products():
+                    y = layer(x, self.cos, self.sin)
+                return y.to(x.dtype)
+
+            return run
 
         hidden = self.residual(self.embed(inputs), [bound(layer) for layer in self.layers])
-        logits = F.linear(hidden, self.embed.weight)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        with self.products():
+            logits = F.linear(hidden, self.embed.weight)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def products(self):
+        """Sub-layers and head may compute in bf16; streams and loss stay in f32, as hadal's do."""
+        if self.autocast:
+            return torch.autocast("cpu", dtype=torch.bfloat16)
+        return contextlib.nullcontext()
 
 
 def adamw(model):
@@ -216,7 +241,7 @@ class Training:
     def __init__(self, args):
         torch.manual_seed(0)
         self.args = args
-        self.model = Decoder(policy(args.residual), args.seq)
+        self.model = Decoder(policy(args.residual), args.seq, args.autocast)
         self.optimizer = adamw(self.model)
         self.loss = torch.compile(self.model) if args.compile else self.model
 
@@ -253,13 +278,17 @@ def peak_rss_mb():
         return None
 
 
+def about():
+    return {"torch": torch.__version__, "simd": torch.backends.cpu.get_cpu_capability()}
+
+
 def serve(training):
     """The protocol of crates/compare/src/bench/protocol.rs."""
 
     def say(answer):
         print(json.dumps(answer), flush=True)
 
-    say({"parameters": training.parameters()})
+    say({"parameters": training.parameters(), **about()})
     for line in sys.stdin:
         if line.strip() != "step":
             break
@@ -293,6 +322,7 @@ def report(args, training):
         "seq": args.seq,
         "threads": args.threads,
         "steps": args.steps,
+        **about(),
     }
 
 
@@ -309,12 +339,21 @@ def main():
     parser.add_argument("--residual", default="prenorm", help="prenorm, mgr:streams=N or attnres")
     parser.add_argument("--batch", type=positive, default=8, help="sequences of a step")
     parser.add_argument("--seq", type=positive, default=256, help="tokens of a sequence")
+    parser.add_argument("--width", type=positive, default=256, help="of the residual stream")
+    parser.add_argument("--layers", type=positive, default=8, help="blocks")
+    parser.add_argument("--heads", type=positive, default=4)
+    parser.add_argument("--vocab", type=positive, default=512, help="size of the vocabulary")
+    parser.add_argument("--qk-norm", action="store_true", help="norms of queries and keys")
+    parser.add_argument("--autocast", choices=["bf16"], help="products in bf16")
     parser.add_argument("--steps", type=positive, default=12, help="steps that count")
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--worker", action="store_true", help="make steps for another process")
     args = parser.parse_args()
+    if args.width % (2 * args.heads):
+        parser.error(f"--width {args.width} is not {args.heads} heads of an even width")
     torch.set_num_threads(args.threads)
+    set_shape(args.vocab, args.width, args.layers, args.heads, qk_norm=args.qk_norm)
     training = Training(args)
     if args.worker:
         return serve(training)

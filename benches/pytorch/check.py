@@ -12,8 +12,13 @@ import bench
 import torch
 from safetensors.torch import load_file
 
-GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
-TRACES = {"prenorm": "prenorm", "mgr-competitive": "mgr:streams=4", "attnres-full": "attnres"}
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+TRACES = {
+    "golden/prenorm": "prenorm",
+    "golden/mgr-competitive": "mgr:streams=4",
+    "golden/attnres-full": "attnres",
+    "golden-ours/mgr-n1-competitive-L2-d32-h1-1x10-relu2-qknorm-tied-eps1e-5-b2t9": "mgr:streams=1",
+}
 LIMIT = 1e-4
 
 
@@ -32,6 +37,9 @@ def named(model):
         else:
             for i, part in enumerate("qkv"):
                 yield f"layers.{block}.attn.{part}.weight", (layer.qkv.weight, i)
+            if bench.QK_NORM:
+                yield f"layers.{block}.attn.q_norm.weight", layer.q_gain
+                yield f"layers.{block}.attn.k_norm.weight", layer.k_gain
     for site, query in enumerate(getattr(residual, "queries", []), 1):
         place = "out" if site == bench.SITES else site
         if isinstance(residual, bench.MultiGate):
@@ -47,14 +55,14 @@ def named(model):
 
 
 def part(tensor, which):
-    return tensor[which * bench.WIDTH : (which + 1) * bench.WIDTH]
+    rows = bench.HEADS * bench.HEAD
+    return tensor[which * rows : (which + 1) * rows]
 
 
 def worst_error(directory, policy):
     shape = json.loads((directory / "config.json").read_text())
-    bench.VOCABULARY, bench.WIDTH = shape["vocab_size"], shape["d_model"]
-    bench.BLOCKS, bench.HEADS, bench.HIDDEN = shape["n_layers"], shape["n_heads"], shape["d_ff"]
-    bench.SITES = 2 * bench.BLOCKS
+    sizes = (shape[name] for name in ("vocab_size", "d_model", "n_layers", "n_heads"))
+    bench.set_shape(*sizes, shape["head_dim"], shape["d_ff"], shape["qk_norm"], shape["norm_eps"])
     trace, weights = (load_file(directory / f"{name}.safetensors") for name in ("trace", "model"))
     inputs, targets = trace["input_ids"].long(), trace["target_ids"].long()
     model = bench.Decoder(bench.policy(policy), inputs.shape[1])
@@ -80,9 +88,10 @@ def worst_error(directory, policy):
 def main():
     failed = False
     for name, policy in TRACES.items():
-        error = worst_error(GOLDEN / name, policy)
+        error = worst_error(TESTS / name, policy)
         failed |= not error <= LIMIT
-        print(f"{policy:<14} largest relative error of loss and gradients {error:.1e}")
+        normed = ", qk-norm" if bench.QK_NORM else ""
+        print(f"{policy + normed:<23} largest relative error of loss and gradients {error:.1e}")
     return failed
 
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Runs hadal and PyTorch (eager and compiled) in turn and prints one table.
 
-    compare.py [--residual POLICY]... [--batch N] [--seq N] [--threads N] [--pairs N] [--json]
+    compare.py [--residual POLICY]... [--shape bench|small] [--threads N] [--pairs N] [--json]
 
+--shape is a model with its batch: `bench` is that of `hadal bench`, `small` that of `hadal compare`
+without a suite. --width, --layers, --heads, --vocab, --qk-norm, --batch and --seq change one of them.
 hadal is $HADAL, or target/release/hadal of this repository. PyTorch runs in $PYTHON, or in the python
 that runs this script; only that one needs torch.
 """
@@ -13,11 +15,19 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 WARM_UP = 3
+# A turn is about a second on each side.
+SHAPES = {
+    "bench": {"width": 256, "layers": 8, "heads": 4, "vocab": 512, "qk_norm": False,
+              "batch": 8, "seq": 256, "turn": 2},
+    "small": {"width": 64, "layers": 12, "heads": 4, "vocab": 257, "qk_norm": True,
+              "batch": 8, "seq": 128, "turn": 10},
+}
 # The threads of a side may spin for a moment after its last step; the next side shall not feel it.
 PAUSE = 0.2
 INSTALL = """\
@@ -62,18 +72,39 @@ class Worker:
         self.process.wait()
 
 
-def compare(residual, args):
-    """One row for each side, hadal's first."""
+def commands(residual, args, model):
+    """What to start for each side; `model` is hadal's file for the shape."""
     flags = ["--worker", "--residual", residual]
     for name in ("batch", "seq", "threads"):
         flags += [f"--{name}", getattr(args, name)]
-    torch = [args.python, HERE / "bench.py"]
-    commands = {"hadal": [args.hadal, "bench", *flags], "torch-eager": [*torch, *flags]}
+    hadal = [args.hadal, "bench", *flags, "--model", model]
+    if args.precision:
+        hadal += ["--precision", args.precision]
+    torch = [args.python, HERE / "bench.py", *flags]
+    for name in ("width", "layers", "heads", "vocab"):
+        torch += [f"--{name}", getattr(args, name)]
+    torch += ["--qk-norm"] * args.qk_norm
+    if args.autocast:
+        torch += ["--autocast", args.autocast]
+    sides = {"hadal": hadal, "torch-eager": torch}
     if not args.no_compile:
-        commands["torch-compile"] = [*torch, "--compile", *flags]
+        sides["torch-compile"] = [*torch, "--compile"]
+    return sides
+
+
+def settings(args):
+    """The shape as hadal reads it."""
+    return (
+        f"[model]\nd_model = {args.width}\nn_layers = {args.layers}\nn_heads = {args.heads}\n"
+        f"vocab_size = {args.vocab}\nqk_norm = {str(args.qk_norm).lower()}\n"
+    )
+
+
+def compare(residual, args, model):
+    """One row for each side, hadal's first."""
     workers = []
     try:
-        for name, command in commands.items():
+        for name, command in commands(residual, args, model).items():
             tell(f"{residual}: {name} warms up")
             workers.append(Worker(name, command))
             for _ in range(WARM_UP):
@@ -100,6 +131,10 @@ def row(residual, worker, hadal, args):
     return {
         "kind": residual,
         "framework": worker.name,
+        "simd": worker.ready.get("simd"),
+        "torch": worker.ready.get("torch"),
+        "precision": (args.precision if worker is hadal else args.autocast) or "f32",
+        "cpu": args.cpu,
         "step_ms_median": statistics.median(worker.turns),
         "step_ms_best": min(worker.turns),
         "tokens_per_second": tokens / statistics.median(worker.turns),
@@ -111,12 +146,25 @@ def row(residual, worker, hadal, args):
         "peak_rss_mb": memory,
         "hadal_memory": ours / memory if ours and memory else None,
         "pairs": args.pairs,
+        **{name: getattr(args, name) for name in ("threads", *SHAPES["bench"])},
     }
 
 
+def head(rows, args):
+    """What was measured where: one line for the machine, one for the model."""
+    hadal, torch = rows[0], rows[1]
+    normed = ", qk-norm" if args.qk_norm else ""
+    print(
+        f"{args.cpu or 'a CPU without a name'}; hadal {hadal['simd']}, {hadal['precision']}; "
+        f"torch {torch['torch']}, {torch['simd']}, {torch['precision']}\n"
+        f"{args.layers} blocks of {args.width}, {args.heads} heads{normed}, {args.vocab} tokens of vocabulary; "
+        f"{args.batch} sequences of {args.seq}, threads: {args.threads}; {args.pairs} turns of {args.turn}"
+    )
+
+
 def table(rows):
-    head = ["policy", "side", "step ms", "tokens/s", "best", "hadal's speed / this", "(range)"]
-    lines = [head + ["MB", "hadal's MB / this"]]
+    titles = ["policy", "side", "step ms", "tokens/s", "best", "hadal's speed / this", "(range)"]
+    lines = [titles + ["MB", "hadal's MB / this"]]
     for r in rows:
         low, high = r["hadal_speed_range"]
         lines.append([
@@ -135,6 +183,15 @@ def table(rows):
         left = [cell.ljust(width) for cell, width in zip(line[:2], widths)]
         right = [cell.rjust(width) for cell, width in zip(line[2:], widths[2:])]
         print("  ".join(left + right))
+
+
+def cpu_model():
+    """What the CPU calls itself; None where the system does not say."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return None
 
 
 def warn_if_busy():
@@ -166,14 +223,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--residual", action="append", metavar="POLICY",
                         help="prenorm, mgr:streams=N or attnres; may be repeated [prenorm]")
-    parser.add_argument("--batch", type=positive, default=8, help="sequences of a step [8]")
-    parser.add_argument("--seq", type=positive, default=256, help="tokens of a sequence [256]")
+    parser.add_argument("--shape", choices=SHAPES, default="bench",
+                        help="bench: 8 blocks of 256, 8 x 256 tokens; small: 12 blocks of 64, 8 x 128 [bench]")
+    for name, what in [("width", "of the residual stream"), ("layers", "blocks"), ("heads", "heads"),
+                       ("vocab", "size of the vocabulary"), ("batch", "sequences of a step"),
+                       ("seq", "tokens of a sequence"), ("turn", "steps of a turn")]:
+        parser.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} [the shape's]")
+    parser.add_argument("--qk-norm", action=argparse.BooleanOptionalAction,
+                        help="norms of queries and keys [the shape's]")
+    parser.add_argument("--precision", metavar="P", help="hadal's: hadal bench --precision P")
+    parser.add_argument("--autocast", choices=["bf16"], help="PyTorch's products [f32]")
     parser.add_argument("--threads", type=positive, default=2, help="threads of each side [2]")
     parser.add_argument("--pairs", type=positive, default=6, help="turns of each side [6]")
-    parser.add_argument("--turn", type=positive, default=2, help="steps of a turn [2]")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parser.add_argument("--json", action="store_true", help="print JSON, a line for each side")
     args = parser.parse_args()
+    for name, value in SHAPES[args.shape].items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    if args.width % (2 * args.heads):
+        parser.error(f"--width {args.width} is not {args.heads} heads of an even width")
+    args.cpu = cpu_model()
     args.python = os.environ.get("PYTHON", sys.executable)
     args.hadal = os.environ.get("HADAL", HERE.parents[1] / "target" / "release" / "hadal")
 
@@ -188,12 +258,16 @@ def main():
 
     warn_if_busy()
     rows = []
-    for residual in args.residual or ["prenorm"]:
-        rows += compare(residual, args)
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "shape.toml"
+        model.write_text(settings(args))
+        for residual in args.residual or ["prenorm"]:
+            rows += compare(residual, args, model)
     if args.json:
         for line in rows:
             print(json.dumps(line))
     else:
+        head(rows, args)
         table(rows)
 
 

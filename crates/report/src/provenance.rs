@@ -20,8 +20,10 @@ pub struct Provenance {
     pub data: Option<String>,
     /// Version of the task generator, if the data is generated.
     pub task_generator: Option<u32>,
-    /// `avx2`, `portable`, or `plain` for tensor operations alone.
+    /// `avx512`, `avx2`, `portable`, or `plain` for tensor operations alone.
     pub simd: Option<String>,
+    /// What the CPU calls itself. Another one with the same form computes the same.
+    pub cpu: Option<String>,
     /// Threads that computed. (`threads` was something else in older versions.)
     #[serde(rename = "computing_threads")]
     pub threads: Option<usize>,

@@ -2,6 +2,8 @@
 
 use super::config::RunConfig;
 use hadal_cpu::Form;
+use hadal_cpu::machine::cpu_model;
+use hadal_cpu::pool::threads;
 use hadal_data::tasks::GENERATOR_VERSION;
 use hadal_data::{Feed, FeedError};
 use hadal_files::{FileError, hash, pretty_json, read_text, write_whole};
@@ -78,6 +80,8 @@ fn here() -> Provenance {
         commit: COMMIT.get().map(|&commit| commit.to_owned()),
         executable: executable(),
         simd: Some(simd()),
+        cpu: cpu_model(),
+        // Asking rayon itself would start its threads.
         threads: Some(threads()),
         backend: Some("burn 0.22.1 flex, f32".into()),
         os: Some(std::env::consts::OS.into()),
@@ -92,13 +96,6 @@ pub fn simd() -> String {
         true => Form::best().to_string(),
         false => "plain".into(),
     }
-}
-
-/// As many as rayon takes. Asking rayon itself would start its threads.
-fn threads() -> usize {
-    let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.parse().ok());
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    asked.filter(|&threads| threads > 0).unwrap_or_else(cores)
 }
 
 /// The beginning of this program's blake3. It takes some hundredths of a second, once.

@@ -10,7 +10,7 @@ use crate::standard::{stderr, stdout};
 use crate::word::whole;
 use clap::Args;
 use entries::{Asked, Entry, part, part_text, rate};
-use hadal_compare::bench::protocol::{DecodeTimes, StepTimes};
+use hadal_compare::bench::protocol::{DecodeTimes, Ready, Speeds, StepTimes};
 use hadal_compare::bench::{
     Activity, DECODED, DecodeReport, Job, Measured, Shape, SkipRate, SkipReport, TrainingReport,
     WARM_UP, alternate, serve,
@@ -32,9 +32,11 @@ use std::process::{Command, ExitCode};
 #[derive(Args)]
 #[command(after_help = "\
 Columns: median and best time of a step; tokens per second at both; median time of its three parts;
-  most memory of the process (Linux alone says it); the best f32 matrix product of 1024 x 1024 in the
-  same process; the share of it that attention, MLPs and head use (MFU; what a policy adds does not
-  count as use); and the median over the rounds of the time by that of the first policy.
+  most memory of the process (Linux alone says it); the best f32 matrix product of 1024 x 1024 (the
+  gemm crate's) in the same process; the share of it that attention, MLPs and head use (MFU; what a
+  policy adds does not count as use); the most multiply-adds that a loop over registers does in the
+  SIMD form in use (HADAL_SIMD), and the share of those; and the median over the rounds of the time by
+  that of the first policy.
   With --skip: share of skippable FLOPs that was skipped; FLOPs by those of the same policy when nobody
   skips; tokens read per second; and the share of the saved FLOPs that is saved time, (1 - time) / (1 - FLOPs).
 
@@ -208,6 +210,8 @@ impl Bench {
             ">MB",
             ">sgemm GFLOP/s",
             ">MFU",
+            ">peak GFLOP/s",
+            ">of peak",
             ">time",
         ];
         if !self.skip.is_empty() {
@@ -215,7 +219,8 @@ impl Bench {
                 [">skipped", ">FLOPs", ">kept", ">prefill tokens/s", ">time", ">FLOPs", ">kept"];
             head.extend(more);
         }
-        let order = ["policy", "time", "tokens/s", "MB", "MFU", "step ms", "skipped", "FLOPs"];
+        let order =
+            ["policy", "time", "tokens/s", "MB", "of peak", "MFU", "step ms", "skipped", "FLOPs"];
         let mut table = self.table(&head, &order);
         let colours = Screen::stdout().policies(reports.iter().map(|report| report.kind.as_str()));
         for (report, colour) in reports.iter().zip(colours) {
@@ -229,8 +234,10 @@ impl Bench {
                 milliseconds(report.backward_ms),
                 milliseconds(report.optimizer_ms),
                 megabytes(report.peak_rss_mb),
-                format!("{:.1}", report.gemm_gflops),
+                format!("{:.1}", report.speeds.gemm_gflops),
                 format!("{:.1} %", 100.0 * report.mfu),
+                format!("{:.1}", report.speeds.peak_gflops),
+                format!("{:.1} %", 100.0 * report.mfu_of_peak),
                 format!("{:.3}x", report.ratio),
             ];
             if let Some(prefill) = report.prefill_tokens_per_second {
@@ -242,7 +249,8 @@ impl Bench {
             table.row(row);
             table.paint(0, colour);
         }
-        self.print(jobs, &table, &format!("{} sequences of {}", self.batch, self.seq))
+        let data = format!("{} sequences of {}", self.batch, self.seq);
+        self.print(jobs, &measured, &table, &data)
     }
 
     fn report_decoding(&self, entries: &[Entry], jobs: &[Job]) -> Result<(), Failure> {
@@ -284,7 +292,7 @@ impl Bench {
             table.row(row);
             table.paint(0, colour);
         }
-        self.print(jobs, &table, &format!("a prompt of {}", self.seq))
+        self.print(jobs, &measured, &table, &format!("a prompt of {}", self.seq))
     }
 
     fn table(&self, head: &[&str], order: &[&str]) -> Table {
@@ -295,7 +303,13 @@ impl Bench {
         }
     }
 
-    fn print(&self, jobs: &[Job], table: &Table, data: &str) -> Result<(), Failure> {
+    fn print<T>(
+        &self,
+        jobs: &[Job],
+        measured: &[Measured<T>],
+        table: &Table,
+        data: &str,
+    ) -> Result<(), Failure> {
         let mut out = stdout();
         if let Some(Job { model, .. }) = jobs.first() {
             let what = format!(
@@ -308,9 +322,29 @@ impl Bench {
             );
             writeln!(out, "{}", Screen::stdout().wrapped(&what, 2))?;
         }
+        let all = measured.iter().map(Measured::speeds).reduce(Speeds::better);
+        if let Some((all, Measured { ready, .. })) = all.zip(measured.first()) {
+            let what = machine(ready, all, self.threads);
+            writeln!(out, "{}", Screen::stdout().wrapped(&what, 2))?;
+        }
         table.show(&mut out);
         Ok(())
     }
+}
+
+/// The CPU, the form of the kernels, and the best that any worker found there.
+fn machine(ready: &Ready, all: Speeds, threads: usize) -> String {
+    let cpu = ready.cpu.as_deref().unwrap_or("a CPU without a name");
+    let of = |all: f64, one: f64| match threads {
+        1 => format!("{one:.1}"),
+        _ => format!("{all:.1} ({one:.1} on one thread)"),
+    };
+    format!(
+        "{cpu}, {}; GFLOP/s: multiply-adds {}, sgemm {}",
+        ready.simd,
+        of(all.peak_gflops, all.peak_gflops_thread),
+        of(all.gemm_gflops, all.gemm_gflops_thread),
+    )
 }
 
 /// A bar on stderr; invisible off a terminal.

@@ -11,6 +11,7 @@ use crate::standard::{stdout, tell};
 use crate::word::whole;
 use clap::Args;
 use hadal_compare::{Budget, Lanes, Pace, Results, RunState, Start, Suite, SuiteFolder, compare};
+use hadal_cpu::machine::cores;
 use hadal_report::page::{Request, write};
 use hadal_report::suite::SuiteTable;
 use std::path::{Path, PathBuf};
@@ -125,8 +126,7 @@ impl Compare {
     /// Cores that a suite's threads leave idle are of no use to it, and more jobs than cores would only make its speeds
     /// meaningless.
     fn jobs(&self, suite: &Suite) -> usize {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        self.jobs.unwrap_or((cores / suite.threads).max(1))
+        self.jobs.unwrap_or((cores() / suite.threads).max(1))
     }
 
     /// The same command.

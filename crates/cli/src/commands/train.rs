@@ -90,6 +90,8 @@ pub(crate) struct Train {
 
 impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        // Before anything computes: the first to do so would make another pool.
+        let _ = start_pool(None);
         let trainer = match &self.resume {
             Some(run) => {
                 let resumed =
@@ -184,8 +186,6 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
     if leash {
         stop_at_end_of_input(&stop);
     }
-    // If the pool cannot be made here, rayon makes one when it is first needed.
-    let _ = start_pool(None);
     let mut progress = Progress::new(&trainer);
     let finished = in_pool(|| trainer.run(&mut progress, &stop))?;
     progress.end();

@@ -57,9 +57,13 @@ fn training_is_told_in_one_line_of_json_for_each_policy() {
         "best_tokens_per_second",
         "forward_ms",
         "gemm_gflops",
+        "gemm_gflops_thread",
         "mfu",
+        "mfu_of_peak",
         "optimizer_ms",
         "parameters",
+        "peak_gflops",
+        "peak_gflops_thread",
         "ratio",
         "seq",
         "step_ms_best",
@@ -69,9 +73,10 @@ fn training_is_told_in_one_line_of_json_for_each_policy() {
         "tokens_per_second",
     ];
     for report in &reports {
-        let mut expected = [&numbers[..], &["kind", "peak_rss_mb"]].concat();
+        let mut expected = [&numbers[..], &["cpu", "kind", "peak_rss_mb", "simd"]].concat();
         expected.sort_unstable();
         assert_eq!(keys(report), expected);
+        assert!(["portable", "avx2", "avx512"].contains(&report["simd"].as_str().unwrap()));
         assert_positive(report, &numbers);
         let counts = ["batch", "seq", "steps", "threads"].map(|key| report[key].as_u64().unwrap());
         assert_eq!(counts, [1, 16, 2, 2]);
@@ -87,7 +92,8 @@ fn decoding_is_told_at_every_context() {
     assert_eq!(reports.len(), 2);
     for report in &reports {
         let numbers = ["decode_ms_median", "decode_tokens_per_second", "prefill_tokens_per_second"];
-        let mut expected = [&numbers[..], &["contexts", "kind", "peak_rss_mb"]].concat();
+        let names = ["contexts", "cpu", "kind", "peak_rss_mb", "simd"];
+        let mut expected = [&numbers[..], &names].concat();
         expected.sort_unstable();
         assert_eq!(keys(report), expected);
         assert_positive(report, &numbers);
@@ -127,7 +133,10 @@ fn skip_rates_are_entries_of_their_own() {
 #[test]
 fn people_see_a_table() {
     let text = bench(&POLICIES).succeeded().stdout;
-    for part in ["3 blocks of 16", "tokens/s", "MFU", "prenorm", "mgr:streams=2", "1.000x"] {
+    for part in ["3 blocks of 16", "tokens/s", "of peak", "prenorm", "mgr:streams=2", "1.000x"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    for part in ["GFLOP/s: multiply-adds ", "on one thread), sgemm "] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
     let text = bench(&["--residual", "nag", "--skip", "0.25"]).succeeded().stdout;
@@ -179,9 +188,15 @@ fn a_worker_that_dies_is_one_failure() {
 fn a_worker_answers_line_by_line() {
     let (_directory, path) = tiny();
     let mut worker = command("bench");
-    worker.args(["--worker", "--batch", "1", "--seq", "8", "--model"]).arg(path);
+    worker.args(["--worker", "--batch", "1", "--seq", "8", "--model"]).arg(&path);
     let said = lines(&run_with_stdin(&mut worker, b"step\nend\n").succeeded());
     assert_eq!(said.len(), 3);
-    assert_positive(&said[2], &["gemm_gflops"]);
+    assert_positive(&said[2], &["gemm_gflops", "gemm_gflops_thread", "peak_gflops"]);
+    let mut portable = command("bench");
+    portable.args(["--worker", "--batch", "1", "--seq", "8", "--threads", "1", "--model"]);
+    portable.arg(&path).env("HADAL_SIMD", "portable");
+    let ready = lines(&run_with_stdin(&mut portable, b"end\n").succeeded()).remove(0);
+    assert_eq!(ready["simd"], "portable");
+    assert_eq!(ready["peak_gflops"], ready["peak_gflops_thread"]);
     assert!(said[1]["step_ms"].as_f64().unwrap() > 0.0);
 }

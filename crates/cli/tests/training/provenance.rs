@@ -50,7 +50,10 @@ fn the_way_of_computing_is_recorded() {
     };
     assert_eq!(about("portable", "HADAL_PORTABLE")["simd"], "portable");
     assert_eq!(about("plain", "HADAL_PLAIN")["simd"], "plain");
-    assert_eq!(about("one", "RAYON_NUM_THREADS")["computing_threads"], 1);
+    let one = about("one", "RAYON_NUM_THREADS");
+    assert_eq!(one["computing_threads"], 1);
+    let named = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("model name"));
+    assert_eq!(one["cpu"].is_string(), named, "{one}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Several workers in turn, so that any other load on the machine disturbs all of them alike.
 
 use super::error::BenchError;
-use super::protocol::{Closing, Ready};
+use super::protocol::{Closing, Ready, Speeds};
 use super::worker::Worker;
 use hadal_study::timing::in_turn;
 use serde::de::DeserializeOwned;
@@ -22,9 +22,9 @@ pub struct Measured<T> {
 }
 
 impl<T> Measured<T> {
-    /// The machine's matrix product, the better of before and after.
-    pub fn gemm_gflops(&self) -> f64 {
-        self.ready.gemm_gflops.max(self.closing.gemm_gflops)
+    /// What the machine can do, the better of before and after.
+    pub fn speeds(&self) -> Speeds {
+        self.ready.speeds.better(self.closing.speeds)
     }
 }
 
@@ -60,10 +60,10 @@ mod tests {
     fn counter() -> Command {
         let mut command = Command::new("sh");
         let script = r#"
-            echo '{"parameters":1,"gemm_gflops":2.0}'
+            echo '{"parameters":1,"simd":"avx2","cpu":null,"gemm_gflops":2.0,"gemm_gflops_thread":1.0,"peak_gflops":4.0,"peak_gflops_thread":2.5}'
             n=0
             while read request && [ "$request" = step ]; do n=$((n + 1)); echo $n; done
-            echo '{"peak_rss_mb":null,"gemm_gflops":3.0}'"#;
+            echo '{"peak_rss_mb":null,"gemm_gflops":3.0,"gemm_gflops_thread":0.5,"peak_gflops":3.5,"peak_gflops_thread":3.5}'"#;
         command.args(["-c", script]);
         command
     }
@@ -76,7 +76,10 @@ mod tests {
         assert_eq!(steps, 2 * (WARM_UP + 2));
         for worker in &measured {
             assert_eq!(worker.times, [4, 5]);
-            assert_eq!(worker.gemm_gflops(), 3.0);
+            let Speeds { gemm_gflops, gemm_gflops_thread, peak_gflops, peak_gflops_thread } =
+                worker.speeds();
+            assert_eq!((gemm_gflops, gemm_gflops_thread), (3.0, 1.0));
+            assert_eq!((peak_gflops, peak_gflops_thread), (4.0, 3.5));
         }
     }
 }

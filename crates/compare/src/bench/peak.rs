@@ -1,6 +1,9 @@
-//! What this machine can do: the speed of a plain f32 matrix product, to measure models against.
+//! What this machine can do, to measure models against: a plain f32 matrix product, and multiply-adds between registers.
 
+use super::protocol::Speeds;
 use gemm::{Parallelism, gemm};
+use hadal_cpu::Form;
+use hadal_cpu::peak::Peak;
 use std::time::Instant;
 
 /// Rows and columns: large enough for the caches to be used well, small enough to be quick.
@@ -8,9 +11,16 @@ const SIZE: usize = 1024;
 /// The best of this many products counts: other programs can only slow one down.
 const TRIES: usize = 10;
 
-/// GFLOP/s of the best of several products of two square f32 matrices, on this many threads of the
-/// pool that it is called in.
-pub(crate) fn sgemm_gflops(threads: usize) -> f64 {
+/// Measures them on this many threads, which are those of the pool that it is called in.
+pub(super) fn speeds(threads: usize) -> Speeds {
+    let Peak { thread: peak_gflops_thread, all: peak_gflops } = Peak::of(Form::best());
+    let gemm_gflops_thread = sgemm_gflops(1);
+    let gemm_gflops = if threads > 1 { sgemm_gflops(threads) } else { gemm_gflops_thread };
+    Speeds { gemm_gflops, gemm_gflops_thread, peak_gflops, peak_gflops_thread }
+}
+
+/// GFLOP/s of the best of several products of two square f32 matrices.
+fn sgemm_gflops(threads: usize) -> f64 {
     let (a, b) = (vec![1.0f32; SIZE * SIZE], vec![0.5f32; SIZE * SIZE]);
     let mut product = vec![0.0f32; SIZE * SIZE];
     let best = (0..TRIES)

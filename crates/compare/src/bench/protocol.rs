@@ -12,12 +12,42 @@ pub const STEP: &str = "step";
 pub const END: &str = "end";
 
 /// The first line of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
     /// Parameters of its model.
     pub parameters: u64,
-    /// The machine's matrix product before the first step.
+    /// The form of its kernels, or `plain`.
+    pub simd: String,
+    /// What the CPU calls itself; null where the system does not say.
+    pub cpu: Option<String>,
+    /// The machine before the first step.
+    #[serde(flatten)]
+    pub speeds: Speeds,
+}
+
+/// What the machine can do, in GFLOP/s.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speeds {
+    /// A plain f32 matrix product on all threads of the job.
     pub gemm_gflops: f64,
+    /// The same on one thread.
+    pub gemm_gflops_thread: f64,
+    /// Multiply-adds between registers in the form in use, on all threads at once.
+    pub peak_gflops: f64,
+    /// The same on one thread.
+    pub peak_gflops_thread: f64,
+}
+
+impl Speeds {
+    /// The better of two of each: other programs can only slow them down.
+    pub fn better(self, other: Self) -> Self {
+        Self {
+            gemm_gflops: self.gemm_gflops.max(other.gemm_gflops),
+            gemm_gflops_thread: self.gemm_gflops_thread.max(other.gemm_gflops_thread),
+            peak_gflops: self.peak_gflops.max(other.peak_gflops),
+            peak_gflops_thread: self.peak_gflops_thread.max(other.peak_gflops_thread),
+        }
+    }
 }
 
 /// One training step.
@@ -88,6 +118,7 @@ pub struct ContextTimes {
 pub struct Closing {
     /// The most memory that the process ever held, in MiB; `None` where that is not known.
     pub peak_rss_mb: Option<f64>,
-    /// The machine's matrix product after the last step.
-    pub gemm_gflops: f64,
+    /// The machine after the last step.
+    #[serde(flatten)]
+    pub speeds: Speeds,
 }

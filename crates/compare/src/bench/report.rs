@@ -2,7 +2,7 @@
 
 use super::alternate::Measured;
 use super::job::{Job, SkipRate};
-use super::protocol::{DecodeTimes, StepTimes};
+use super::protocol::{DecodeTimes, Speeds, StepTimes};
 use super::skip::{SkipReport, Timed};
 use hadal_model::ConfigError;
 use hadal_report::statistics::{best, median, median_ratio};
@@ -23,10 +23,17 @@ pub struct TrainingReport {
     pub best_tokens_per_second: f64,
     /// The most memory of the process in MiB; null where the system does not say.
     pub peak_rss_mb: Option<f64>,
-    /// The machine's matrix product, measured in the same process.
-    pub gemm_gflops: f64,
-    /// Share of it that the model's own FLOPs use at the median.
+    /// The form of the kernels, or `plain`.
+    pub simd: String,
+    /// What the CPU calls itself; null where the system does not say.
+    pub cpu: Option<String>,
+    /// What the machine can do, measured in the same process.
+    #[serde(flatten)]
+    pub speeds: Speeds,
+    /// Share of its matrix product that the model's own FLOPs use at the median.
     pub mfu: f64,
+    /// Share of its multiply-adds between registers.
+    pub mfu_of_peak: f64,
     /// Median time to the loss.
     pub forward_ms: f64,
     /// Median time to the gradients.
@@ -69,7 +76,10 @@ impl TrainingReport {
         let step_ms_median = median(all(|times| times.step_ms));
         let step_ms_best = best(all(|times| times.step_ms));
         let tokens_in = |ms: f64| 1e3 * job.tokens() as f64 / ms;
-        let gemm_gflops = measured.gemm_gflops();
+        let speeds = measured.speeds();
+        // Skipped FLOPs are not used. A million FLOPs by ms is a GFLOP/s.
+        let used =
+            job.flops()? * learning(measured).flop_ratio().unwrap_or(1.0) / (step_ms_median * 1e6);
         Ok(Self {
             kind: kind.into(),
             step_ms_median,
@@ -77,10 +87,11 @@ impl TrainingReport {
             tokens_per_second: tokens_in(step_ms_median),
             best_tokens_per_second: tokens_in(step_ms_best),
             peak_rss_mb: measured.closing.peak_rss_mb,
-            gemm_gflops,
-            // GFLOP/s times ms is a million FLOPs. Skipped FLOPs are not used.
-            mfu: job.flops()? * learning(measured).flop_ratio().unwrap_or(1.0)
-                / (step_ms_median * gemm_gflops * 1e6),
+            simd: measured.ready.simd.clone(),
+            cpu: measured.ready.cpu.clone(),
+            speeds,
+            mfu: used / speeds.gemm_gflops,
+            mfu_of_peak: used / speeds.peak_gflops,
             forward_ms: median(all(|times| times.forward_ms)),
             backward_ms: median(all(|times| times.backward_ms)),
             optimizer_ms: median(all(|times| times.optimizer_ms)),
@@ -130,6 +141,10 @@ pub struct DecodeReport {
     pub contexts: Vec<ContextReport>,
     /// The most memory of the process in MiB; null where the system does not say.
     pub peak_rss_mb: Option<f64>,
+    /// The form of the kernels, or `plain`.
+    pub simd: String,
+    /// What the CPU calls itself; null where the system does not say.
+    pub cpu: Option<String>,
     /// How far time follows FLOPs, where tokens skip.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip: Option<SkipReport>,
@@ -171,6 +186,8 @@ impl DecodeReport {
             decode_ms_median,
             contexts,
             peak_rss_mb: measured.closing.peak_rss_mb,
+            simd: measured.ready.simd.clone(),
+            cpu: measured.ready.cpu.clone(),
             skip: match job.skip {
                 SkipRate::Rate(rate) => Some(SkipReport {
                     rate,
@@ -206,10 +223,17 @@ mod tests {
     use hadal_study::skip::Promise;
 
     fn measured<T>(times: Vec<T>) -> Measured<T> {
+        let speeds = |gemm_gflops: f64| Speeds {
+            gemm_gflops,
+            gemm_gflops_thread: gemm_gflops / 2.0,
+            peak_gflops: 2.0 * gemm_gflops,
+            peak_gflops_thread: gemm_gflops,
+        };
+        let (simd, cpu) = ("avx2".into(), Some("a CPU".into()));
         Measured {
-            ready: Ready { parameters: 7, gemm_gflops: 10.0 },
+            ready: Ready { parameters: 7, simd, cpu, speeds: speeds(10.0) },
             times,
-            closing: Closing { peak_rss_mb: None, gemm_gflops: 20.0 },
+            closing: Closing { peak_rss_mb: None, speeds: speeds(20.0) },
         }
     }
 
@@ -235,9 +259,10 @@ mod tests {
         assert_eq!(report.tokens_per_second, job.tokens() as f64 / 8e-3);
         assert_eq!(report.best_tokens_per_second, job.tokens() as f64 / 4e-3);
         assert_eq!((report.forward_ms, report.backward_ms, report.optimizer_ms), (2.0, 4.0, 2.0));
-        assert_eq!((report.ratio, report.steps, report.gemm_gflops), (2.0, 3, 20.0));
+        assert_eq!((report.ratio, report.steps, report.speeds.gemm_gflops), (2.0, 3, 20.0));
         let flops_per_second = job.flops().unwrap() / 8e-3;
         assert!((report.mfu - flops_per_second / 20e9).abs() < 1e-12);
+        assert!((report.mfu_of_peak - flops_per_second / 40e9).abs() < 1e-12);
         assert_eq!(TrainingReport::of("prenorm", &job, &first, &first, &first).unwrap().ratio, 1.0);
     }
 

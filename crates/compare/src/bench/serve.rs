@@ -3,13 +3,15 @@
 use super::decode::Decoding;
 use super::error::BenchError;
 use super::job::{Activity, Job};
-use super::peak::sgemm_gflops;
+use super::peak::speeds;
 use super::protocol::{Closing, END, Ready, STEP};
 use super::step::Training;
+use hadal_cpu::machine::cpu_model;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_kernels::plainly;
 use hadal_model::ModelCost;
 use hadal_train::peak_rss_mb;
+use hadal_train::provenance::simd;
 use serde::Serialize;
 use std::io::{BufRead, Write};
 
@@ -31,9 +33,8 @@ pub fn serve(
 }
 
 fn answer(job: &Job, input: impl BufRead, mut output: impl Write) -> Result<(), BenchError> {
-    let gemm_gflops = sgemm_gflops(job.threads);
     let parameters = ModelCost::of(&job.model)?.parameters.total();
-    let ready = Ready { parameters, gemm_gflops };
+    let ready = Ready { parameters, simd: simd(), cpu: cpu_model(), speeds: speeds(job.threads) };
     match job.activity {
         Activity::Training => {
             let mut training = Training::new(job)?;
@@ -47,7 +48,7 @@ fn answer(job: &Job, input: impl BufRead, mut output: impl Write) -> Result<(), 
         }
     }
     let peak_rss_mb = peak_rss_mb();
-    say(&mut output, &Closing { peak_rss_mb, gemm_gflops: sgemm_gflops(job.threads) })
+    say(&mut output, &Closing { peak_rss_mb, speeds: speeds(job.threads) })
 }
 
 fn converse<T: Serialize>(
@@ -75,7 +76,7 @@ fn say(output: &mut impl Write, answer: &impl Serialize) -> Result<(), BenchErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::protocol::{DecodeTimes, StepTimes};
+    use crate::bench::protocol::{DecodeTimes, Speeds, StepTimes};
     use crate::bench::testing::job;
 
     #[test]
@@ -85,7 +86,13 @@ mod tests {
         let said = String::from_utf8(said).unwrap();
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.len(), 4, "{said}");
-        assert!(serde_json::from_str::<Ready>(lines[0]).unwrap().gemm_gflops > 0.0);
+        let ready: Ready = serde_json::from_str(lines[0]).unwrap();
+        let Speeds { gemm_gflops, gemm_gflops_thread, peak_gflops, peak_gflops_thread } =
+            ready.speeds;
+        for gflops in [gemm_gflops, gemm_gflops_thread, peak_gflops, peak_gflops_thread] {
+            assert!(gflops > 0.1, "{ready:?}");
+        }
+        assert_eq!(ready.simd, hadal_cpu::Form::best().to_string());
         assert!(serde_json::from_str::<StepTimes>(lines[1]).is_ok());
         assert!(serde_json::from_str::<Closing>(lines[3]).is_ok());
     }

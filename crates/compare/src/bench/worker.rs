@@ -97,7 +97,7 @@ mod tests {
         command
     }
 
-    const READY: &str = r#"echo '{"parameters":1,"gemm_gflops":2.0}'; read request; "#;
+    const READY: &str = r#"echo '{"parameters":1,"simd":"avx2","cpu":"a","gemm_gflops":2.0,"gemm_gflops_thread":1.0,"peak_gflops":4.0,"peak_gflops_thread":2.0}'; read request; "#;
 
     #[test]
     fn a_worker_that_dies_is_told_of_with_its_last_words() {

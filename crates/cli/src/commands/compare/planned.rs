@@ -5,6 +5,8 @@ use crate::output::{Table, bytes, duration, grouped, print_json, scaled};
 use crate::screen::Screen;
 use crate::standard::stdout;
 use hadal_compare::{Budget, Lanes, Pace, PlannedRun, Suite, estimate};
+use hadal_cpu::machine::cores;
+use hadal_cpu::pool::start_pool;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -17,7 +19,6 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
         )));
     }
     let plan = suite.plan(&Pace::new())?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if as_json {
         print_json(&plan)?;
         return Ok(ExitCode::SUCCESS);
@@ -37,8 +38,10 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
     }
     let mut out = stdout();
     table.show(&mut out);
+    // The guess has a thread on each core. If the pool cannot be made here, rayon makes one when it is first needed.
+    let _ = start_pool(Some(cores()));
     let flops: f64 = plan.iter().map(PlannedRun::flops).sum();
-    let estimate = estimate(suite, &plan, lanes, cores)?;
+    let estimate = estimate(suite, &plan, lanes, cores())?;
     let text = format!(
         "{} runs, {}FLOPs, {} at a time on {} each: about {} here (the first pair after {}), {} of memory at most. A guess from FLOPs; evaluation and other programs add to it.",
         plan.len(),
