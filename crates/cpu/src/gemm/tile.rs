@@ -155,7 +155,7 @@ impl<'a> C<'a> {
         self.data
     }
 
-    fn has(&self, rows: usize, columns: usize) -> bool {
+    pub(super) fn has(&self, rows: usize, columns: usize) -> bool {
         let last = (rows - 1) * self.row + (columns - 1) / NR * self.apart + (columns - 1) % NR;
         self.length > last
     }
