@@ -5,6 +5,10 @@
 //! read too few times for that to pay. The depth is cut into blocks of [`KC`], for which a panel of B fits into
 //! the L1 cache. Products run on one thread: callers split the rows of C, or its columns where the left factor
 //! is packed once for all ([`Left`]). What one product writes in [`Panels`], others read without packing it.
+//!
+//! Operands are rounded as they are packed, to the [`Precision`] that the shared factor was packed with; what f32 reads in place
+//! is packed too. With several parts to an operand, the parts lie one behind the other, and a product is a sum of products of
+//! parts.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -20,6 +24,7 @@ pub(crate) use pack::Packed;
 pub(crate) use panels::{BLOCK, Layout, Panels, PanelsMut};
 
 use crate::lent::Lent;
+use crate::precision::Precision;
 use crate::rows::{cut, cut_mut};
 use pack::{pack_left, panel_stride};
 use std::cell::Cell;
@@ -177,7 +182,7 @@ pub(crate) fn multiply(
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        let a = prepare([m, n, depth], a.after(start), scratch);
+        let a = prepare([m, n, depth], a.after(start), b.precision(), scratch);
         for_panels([m, n, depth], start, a, b, c, ldc, store);
     }
 }
@@ -186,7 +191,7 @@ pub(crate) fn multiply(
 fn for_panels(
     [m, n, depth]: [usize; 3],
     start: usize,
-    a: A,
+    a: Parts,
     b: &Packed,
     c: &mut [f32],
     ldc: usize,
@@ -195,9 +200,18 @@ fn for_panels(
     let at_once = Tile::here().panels * NR;
     for first in (0..n).step_by(at_once) {
         let columns = at_once.min(n - first);
-        let b = b.panels(start, first / NR, columns);
-        multiply_tiles([m, columns, depth], a, b, C::rows(&mut c[first..], ldc), store, None);
+        for (left, right, store) in terms(b.precision(), store) {
+            let b = b.panels(right, start, first / NR, columns);
+            let c = C::rows(&mut c[first..], ldc);
+            multiply_tiles([m, columns, depth], a.part(left), b, c, store, None);
+        }
     }
+}
+
+/// The products of parts that a product is the sum of, and what each of them does to C.
+fn terms(precision: Precision, store: Store) -> impl Iterator<Item = (usize, usize, Store)> {
+    let terms = precision.terms().iter().enumerate();
+    terms.map(move |(i, &(left, right))| (left, right, Store { add: store.add || i > 0, ..store }))
 }
 
 /// `C = A B` for some rows of C, those from `rows.start` on of a matrix in panels, which must be of one block. Each
@@ -227,17 +241,19 @@ pub(crate) unsafe fn fill_panels(
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: start > 0, ..Store::SET };
-        let a = prepare([rows.len(), b.columns(), depth], a.after(start), scratch);
+        let a = prepare([rows.len(), b.columns(), depth], a.after(start), b.precision(), scratch);
         let panels = c.layout.panels();
         for first in (0..panels).step_by(at_once) {
             let group = first..panels.min(first + at_once);
             (group.end..panels.min(group.end + at_once))
                 .for_each(|panel| c.ask_for(panel, rows.clone()));
             let columns = group.len() * NR;
-            let b = b.panels(start, first, columns);
-            // SAFETY: passed on from the caller.
-            let to = unsafe { c.target(first, rows.clone()) };
-            multiply_tiles([rows.len(), columns, depth], a, b, to, store, None);
+            for (left, right, store) in terms(b.precision(), store) {
+                let b = b.panels(right, start, first, columns);
+                // SAFETY: passed on from the caller.
+                let to = unsafe { c.target(first, rows.clone()) };
+                multiply_tiles([rows.len(), columns, depth], a.part(left), b, to, store, None);
+            }
             if start + depth == k {
                 // SAFETY: passed on from the caller.
                 group.for_each(|panel| finish(panel, unsafe { c.piece(panel, rows.clone()) }));
@@ -256,6 +272,7 @@ pub(crate) unsafe fn multiply_panels(
     b: &Packed,
     c: &mut [f32],
     store: Store,
+    scratch: &mut Scratch,
 ) {
     let (k, n) = (a.layout.columns, b.columns());
     assert!(k <= b.depth());
@@ -265,28 +282,71 @@ pub(crate) unsafe fn multiply_panels(
     for start in (0..k).step_by(KC) {
         let depth = KC.min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        // SAFETY: passed on from the caller.
-        let a = unsafe { a.left(rows.start, start) };
+        let a = match b.precision() {
+            // SAFETY: passed on from the caller.
+            Precision::F32 => Parts::whole(unsafe { a.left(rows.start, start) }),
+            precision => {
+                // SAFETY: passed on from the caller.
+                let pack = |out: &mut [f32]| unsafe { a.pack(rows.clone(), start, depth, out) };
+                packed_parts([rows.len(), depth], precision, scratch, pack)
+            }
+        };
         for_panels([rows.len(), n, depth], start, a, b, c, n, store);
     }
 }
 
-/// A for a product of these sizes: packed, unless it is read too few times for that to pay.
-fn prepare<'a>([m, n, depth]: [usize; 3], a: View<'a>, scratch: &'a mut Scratch) -> A<'a> {
+/// The parts of a left factor.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    first: A<'a>,
+    /// From one part to the next.
+    apart: usize,
+}
+
+impl<'a> Parts<'a> {
+    /// Operands as they are.
+    fn whole(a: A<'a>) -> Self {
+        Self { first: a, apart: 0 }
+    }
+
+    fn part(self, index: usize) -> A<'a> {
+        self.first.after(index * self.apart)
+    }
+}
+
+/// A for a product of these sizes: packed, unless it is read as it is, and too few times for packing to pay.
+fn prepare<'a>(
+    [m, n, depth]: [usize; 3],
+    a: View<'a>,
+    precision: Precision,
+    scratch: &'a mut Scratch,
+) -> Parts<'a> {
     // A stream of its own is read faster than six rows side by side, above all where rows are a large
     // power of two apart and fall into the same cache sets; but it must be read often enough.
-    if n < WORTH_PACKING {
+    if n < WORTH_PACKING && precision == Precision::F32 {
         if a.column == 1 && !a.row.is_multiple_of(512) {
-            return A::new(a.data, Order::Rows { row: a.row }, MR * a.row);
+            return Parts::whole(A::new(a.data, Order::Rows { row: a.row }, MR * a.row));
         }
         if a.row == 1 && depth <= SHALLOW {
-            return A::new(a.data, Order::Columns { column: a.column }, MR);
+            return Parts::whole(A::new(a.data, Order::Columns { column: a.column }, MR));
         }
     }
+    packed_parts([m, depth], precision, scratch, |out| pack_left(out, a, m, depth))
+}
+
+/// Rows of A as `pack` leaves them, rounded.
+fn packed_parts<'a>(
+    [m, depth]: [usize; 2],
+    precision: Precision,
+    scratch: &'a mut Scratch,
+    pack: impl FnOnce(&mut [f32]),
+) -> Parts<'a> {
     let stride = panel_stride(depth);
-    scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
-    pack_left(&mut scratch.a, a, m, depth);
-    A::new(&scratch.a, Order::PACKED, stride)
+    let apart = m.div_ceil(MR) * stride;
+    scratch.a.resize(precision.parts() * apart, 0.0);
+    pack(&mut scratch.a[..apart]);
+    precision.round(&mut scratch.a);
+    Parts { first: A::new(&scratch.a, Order::PACKED, stride), apart }
 }
 
 #[cfg(test)]
@@ -311,7 +371,7 @@ mod tests {
                 for k in sizes {
                     let (a, b) = (noise("a", m * k), noise("b", k * n));
                     let want = reference(|i, p| a[i * k + p], &b, [m, n, k]);
-                    let packed = Packed::new(View::rows(&b, n), k, n);
+                    let packed = Packed::new(View::rows(&b, n), k, n, Precision::F32);
                     let mut c = vec![f32::NAN; m * n];
                     multiply(
                         [m, n, k],
@@ -329,7 +389,7 @@ mod tests {
                     let store = Store { scale: 2.0, add: true };
                     let mut again = Packed::default();
                     let columns: Vec<f32> = (0..k * n).map(|i| b[i % k * n + i / k]).collect();
-                    again.refill(View::transposed(&columns, k), k, n);
+                    again.refill(View::transposed(&columns, k), k, n, Precision::F32);
                     let sizes = [m, n, k];
                     multiply(
                         sizes,
@@ -349,7 +409,8 @@ mod tests {
 
     #[test]
     fn a_sum_of_nothing_is_zero() {
-        let (packed, scratch) = (Packed::new(View::rows(&[], 3), 0, 3), &mut Scratch::default());
+        let packed = Packed::new(View::rows(&[], 3), 0, 3, Precision::F32);
+        let scratch = &mut Scratch::default();
         let mut c = [f32::NAN; 8];
         let a = View::rows(&[], 0);
         multiply([2, 3, 0], a, &packed, &mut c, 5, Store::SET, scratch);
@@ -367,7 +428,8 @@ mod tests {
         let mut c = [f32::NAN; 6];
         // SAFETY: as above.
         unsafe {
-            multiply_panels(0..2, &PanelsMut::new(&mut [], nothing), &packed, &mut c, Store::SET);
+            let a = PanelsMut::new(&mut [], nothing);
+            multiply_panels(0..2, &a, &packed, &mut c, Store::SET, scratch);
         }
         assert_eq!(c, [0.0; 6]);
     }
@@ -396,7 +458,7 @@ mod tests {
     fn rows_that_share_cache_sets_are_copied_and_give_the_same() {
         let (m, n, k) = (7, 20, 512);
         let (a, b) = (noise("a", m * k), noise("b", k * n));
-        let packed = Packed::new(View::rows(&b, n), k, n);
+        let packed = Packed::new(View::rows(&b, n), k, n, Precision::F32);
         let mut c = vec![f32::NAN; m * n];
         let mut scratch = Scratch::default();
         multiply([m, n, k], View::rows(&a, k), &packed, &mut c, n, Store::SET, &mut scratch);

@@ -6,6 +6,7 @@ use super::tile::B;
 use super::{KC, MR, NR, View};
 use crate::buffer::unwritten;
 use crate::parallel;
+use crate::precision::{Precision, split_all};
 use crate::simd::{Form, prefetch};
 
 /// How many rows before it is needed a row is asked for.
@@ -14,35 +15,39 @@ const AHEAD: usize = 6;
 /// Panels that one task packs.
 const GROUP: usize = 4;
 
-/// The right factor `[k, n]`: by blocks of depth, by panels of columns.
+/// The right factor `[k, n]`: by blocks of depth, by panels of columns; its parts one behind the other.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
     data: Vec<f32>,
     k: usize,
     n: usize,
+    precision: Precision,
 }
 
 impl Packed {
     /// Packs `b`, on as many threads as there are.
-    pub(crate) fn new(b: View, k: usize, n: usize) -> Self {
-        Self::side_by_side(&[(b, n)], k)
+    pub(crate) fn new(b: View, k: usize, n: usize, precision: Precision) -> Self {
+        Self::side_by_side(&[(b, n)], k, precision)
     }
 
     /// Packs matrices with as many columns each side by side, as if they were one. All but the last must
     /// fill their panels.
-    pub(crate) fn side_by_side(parts: &[(View, usize)], k: usize) -> Self {
-        Self::all(&[(parts, k)]).pop().unwrap_or_default()
+    pub(crate) fn side_by_side(parts: &[(View, usize)], k: usize, precision: Precision) -> Self {
+        Self::all(&[(parts, k)], precision).pop().unwrap_or_default()
     }
 
     /// Packs several factors at once, each of parts as in [`Self::side_by_side`] and of so many rows.
-    pub(crate) fn all(factors: &[(&[(View, usize)], usize)]) -> Vec<Self> {
+    pub(crate) fn all(factors: &[(&[(View, usize)], usize)], precision: Precision) -> Vec<Self> {
         let columns = |parts: &[(View, usize)]| parts.iter().map(|(_, n)| n).sum::<usize>();
         let panels = |parts: &[(View, usize)]| columns(parts).div_ceil(NR);
         let lengths = factors.iter().map(|(parts, k)| k * panels(parts) * NR);
-        // SAFETY: every panel is packed by a task.
-        let mut vectors: Vec<_> = lengths.map(|length| unsafe { unwritten(length) }).collect();
+        // SAFETY: every panel is packed by a task, and further parts are made of that one.
+        let new = |length: usize| unsafe { unwritten(precision.parts() * length) };
+        let mut vectors: Vec<_> = lengths.map(new).collect();
         let mut tasks = Vec::new();
         for (data, (parts, _)) in vectors.iter_mut().zip(factors) {
+            let first = data.len() / precision.parts();
+            let data = &mut data[..first];
             // Otherwise panels would be left unwritten.
             assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)), "full panels");
             let panels = panels(parts);
@@ -64,21 +69,31 @@ impl Packed {
                 }
             }
         });
+        vectors.iter_mut().for_each(|data| round(data, precision));
         let packed = vectors.into_iter().zip(factors);
-        packed.map(|(data, (parts, k))| Self { data, k: *k, n: columns(parts) }).collect()
+        packed
+            .map(|(data, (parts, k))| Self { data, k: *k, n: columns(parts), precision })
+            .collect()
     }
 
     /// Packs `b` into the memory of an earlier one, on this thread.
-    pub(crate) fn refill(&mut self, b: View, k: usize, n: usize) {
+    pub(crate) fn refill(&mut self, b: View, k: usize, n: usize, precision: Precision) {
         let panels = n.div_ceil(NR);
-        (self.k, self.n) = (k, n);
-        self.data.resize(k * panels * NR, 0.0);
-        for (block, data) in self.data.chunks_mut((KC * panels * NR).max(1)).enumerate() {
+        (self.k, self.n, self.precision) = (k, n, precision);
+        let length = k * panels * NR;
+        self.data.resize(precision.parts() * length, 0.0);
+        for (block, data) in self.data[..length].chunks_mut((KC * panels * NR).max(1)).enumerate() {
             let depth = data.len() / (panels * NR);
             for (panel, out) in data.chunks_mut(depth * NR).enumerate() {
                 pack_panel(out, b, block * KC, panel * NR, NR.min(n - panel * NR));
             }
         }
+        precision.round(&mut self.data);
+    }
+
+    /// To which it was rounded, and to which products round the left factor.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// How many rows it has.
@@ -91,11 +106,33 @@ impl Packed {
         self.n
     }
 
-    /// `columns` columns from `panel * NR` on, in the block that begins at depth `start`.
-    pub(super) fn panels(&self, start: usize, panel: usize, columns: usize) -> B<'_> {
+    /// `columns` columns of one part from `panel * NR` on, in the block that begins at depth `start`.
+    pub(super) fn panels(&self, part: usize, start: usize, panel: usize, columns: usize) -> B<'_> {
         let apart = KC.min(self.k - start) * NR;
-        let first = start * self.n.div_ceil(NR) * NR + panel * apart;
+        let first = (part * self.k + start) * self.n.div_ceil(NR) * NR + panel * apart;
         B::new(&self.data[first..first + columns.div_ceil(NR) * apart], apart)
+    }
+}
+
+/// [`Precision::round`], on as many threads as there are.
+pub(super) fn round(data: &mut [f32], precision: Precision) {
+    const ELEMENTS: usize = 1 << 14;
+    match precision {
+        Precision::F32 => (),
+        Precision::Bf16 => {
+            parallel::for_each(data.chunks_mut(ELEMENTS), |data| precision.round(data));
+        }
+        Precision::Bf16x3 => {
+            let (first, rest) = data.split_at_mut(data.len() / 3);
+            let (second, third) = rest.split_at_mut(first.len());
+            let parts = first.chunks_mut(ELEMENTS).zip(second.chunks_mut(ELEMENTS));
+            parallel::for_each(
+                parts.zip(third.chunks_mut(ELEMENTS)),
+                |((first, second), third)| {
+                    split_all(first, second, third);
+                },
+            );
+        }
     }
 }
 
