@@ -18,10 +18,12 @@ mod left;
 mod pack;
 mod panels;
 mod tile;
+mod words;
 
 pub(crate) use left::Left;
 pub(crate) use pack::Packed;
 pub(crate) use panels::{BLOCK, Layout, Panels, PanelsMut};
+pub use words::Unit;
 
 use crate::lent::Lent;
 use crate::precision::Precision;
@@ -30,6 +32,7 @@ use pack::{pack_left, panel_stride};
 use std::cell::Cell;
 use std::ops::{Range, RangeInclusive};
 use tile::{A, C, Order, Tile, multiply_tiles};
+use words::Kind;
 
 /// Rows that are packed side by side; a register tile has one or two such groups.
 pub(crate) const MR: usize = 6;
@@ -137,12 +140,14 @@ impl<'a> View<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     a: Vec<f32>,
+    words: Vec<u32>,
 }
 
 impl Scratch {
     /// The one that this thread keeps.
     pub(crate) fn of_thread() -> Lent<Self> {
-        thread_local!(static HOME: Cell<Scratch> = const { Cell::new(Scratch { a: Vec::new() }) });
+        const EMPTY: Scratch = Scratch { a: Vec::new(), words: Vec::new() };
+        thread_local!(static HOME: Cell<Scratch> = const { Cell::new(EMPTY) });
         Lent::from(&HOME)
     }
 }
@@ -179,10 +184,10 @@ pub(crate) fn multiply(
         // A sum of nothing.
         (0..m).for_each(|row| c[row * ldc..][..n].fill(0.0));
     }
-    for start in (0..k).step_by(KC) {
-        let depth = KC.min(k - start);
+    for start in (0..k).step_by(b.block()) {
+        let depth = b.block().min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        let a = prepare([m, n, depth], a.after(start), b.precision(), scratch);
+        let a = prepare([m, n, depth], a.after(start), b, scratch);
         for_panels([m, n, depth], start, a, b, c, ldc, store);
     }
 }
@@ -197,13 +202,34 @@ fn for_panels(
     ldc: usize,
     store: Store,
 ) {
-    let at_once = Tile::here().panels * NR;
+    let at_once = match a {
+        Parts::Words(..) => n.next_multiple_of(NR).max(NR),
+        Parts::Numbers { .. } => Tile::here().panels * NR,
+    };
     for first in (0..n).step_by(at_once) {
-        let columns = at_once.min(n - first);
-        for (left, right, store) in terms(b.precision(), store) {
-            let b = b.panels(right, start, first / NR, columns);
-            let c = C::rows(&mut c[first..], ldc);
-            multiply_tiles([m, columns, depth], a.part(left), b, c, store, None);
+        let sizes = [m, at_once.min(n - first), depth];
+        some_panels(sizes, [start, first / NR], a, b, C::rows(&mut c[first..], ldc), store);
+    }
+}
+
+/// Some columns of a block: those of B from `panel` on, in the block that begins at `start`.
+fn some_panels(
+    sizes @ [m, columns, depth]: [usize; 3],
+    [start, panel]: [usize; 2],
+    a: Parts,
+    b: &Packed,
+    mut c: C,
+    store: Store,
+) {
+    match a {
+        Parts::Words(kind, a) => {
+            words::multiply(kind, sizes, a, b.right(kind, start, panel), c, store);
+        }
+        Parts::Numbers { first, apart } => {
+            for (left, right, store) in terms(b.precision(), store) {
+                let (a, b) = (first.after(left * apart), b.panels(right, start, panel, columns));
+                multiply_tiles([m, columns, depth], a, b, c.lend(), store, None);
+            }
         }
     }
 }
@@ -238,22 +264,19 @@ pub(crate) unsafe fn fill_panels(
         }
     }
     let at_once = Tile::here().panels;
-    for start in (0..k).step_by(KC) {
-        let depth = KC.min(k - start);
+    for start in (0..k).step_by(b.block()) {
+        let depth = b.block().min(k - start);
         let store = Store { add: start > 0, ..Store::SET };
-        let a = prepare([rows.len(), b.columns(), depth], a.after(start), b.precision(), scratch);
+        let a = prepare([rows.len(), b.columns(), depth], a.after(start), b, scratch);
         let panels = c.layout.panels();
         for first in (0..panels).step_by(at_once) {
             let group = first..panels.min(first + at_once);
             (group.end..panels.min(group.end + at_once))
                 .for_each(|panel| c.ask_for(panel, rows.clone()));
             let columns = group.len() * NR;
-            for (left, right, store) in terms(b.precision(), store) {
-                let b = b.panels(right, start, first, columns);
-                // SAFETY: passed on from the caller.
-                let to = unsafe { c.target(first, rows.clone()) };
-                multiply_tiles([rows.len(), columns, depth], a.part(left), b, to, store, None);
-            }
+            // SAFETY: passed on from the caller.
+            let to = unsafe { c.target(first, rows.clone()) };
+            some_panels([rows.len(), columns, depth], [start, first], a, b, to, store);
             if start + depth == k {
                 // SAFETY: passed on from the caller.
                 group.for_each(|panel| finish(panel, unsafe { c.piece(panel, rows.clone()) }));
@@ -279,38 +302,28 @@ pub(crate) unsafe fn multiply_panels(
     if k == 0 && !store.add {
         c[..rows.len() * n].fill(0.0);
     }
-    for start in (0..k).step_by(KC) {
-        let depth = KC.min(k - start);
+    for start in (0..k).step_by(b.block()) {
+        let depth = b.block().min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        let a = match b.precision() {
-            // SAFETY: passed on from the caller.
-            Precision::F32 => Parts::whole(unsafe { a.left(rows.start, start) }),
-            precision => {
-                // SAFETY: passed on from the caller.
-                let pack = |out: &mut [f32]| unsafe { a.pack(rows.clone(), start, depth, out) };
-                packed_parts([rows.len(), depth], precision, scratch, pack)
-            }
-        };
+        // SAFETY: passed on from the caller.
+        let a = unsafe { prepare_panels(rows.clone(), start, depth, a, b, scratch) };
         for_panels([rows.len(), n, depth], start, a, b, c, n, store);
     }
 }
 
-/// The parts of a left factor.
+/// A block of a left factor, as the right one wants it.
 #[derive(Clone, Copy)]
-struct Parts<'a> {
-    first: A<'a>,
-    /// From one part to the next.
-    apart: usize,
+enum Parts<'a> {
+    /// Parts that lie so far apart, or operands as they are.
+    Numbers { first: A<'a>, apart: usize },
+    /// All parts, in rows of words.
+    Words(Kind, &'a [u32]),
 }
 
 impl<'a> Parts<'a> {
     /// Operands as they are.
     fn whole(a: A<'a>) -> Self {
-        Self { first: a, apart: 0 }
-    }
-
-    fn part(self, index: usize) -> A<'a> {
-        self.first.after(index * self.apart)
+        Self::Numbers { first: a, apart: 0 }
     }
 }
 
@@ -318,12 +331,15 @@ impl<'a> Parts<'a> {
 fn prepare<'a>(
     [m, n, depth]: [usize; 3],
     a: View<'a>,
-    precision: Precision,
+    b: &Packed,
     scratch: &'a mut Scratch,
 ) -> Parts<'a> {
+    if let Some(kind) = b.kind() {
+        return scratch.words(kind, m, |out| words::pack_rows(kind, out, a, m, depth));
+    }
     // A stream of its own is read faster than six rows side by side, above all where rows are a large
     // power of two apart and fall into the same cache sets; but it must be read often enough.
-    if n < WORTH_PACKING && precision == Precision::F32 {
+    if n < WORTH_PACKING && b.precision() == Precision::F32 {
         if a.column == 1 && !a.row.is_multiple_of(512) {
             return Parts::whole(A::new(a.data, Order::Rows { row: a.row }, MR * a.row));
         }
@@ -331,22 +347,63 @@ fn prepare<'a>(
             return Parts::whole(A::new(a.data, Order::Columns { column: a.column }, MR));
         }
     }
-    packed_parts([m, depth], precision, scratch, |out| pack_left(out, a, m, depth))
+    scratch.parts([m, depth], b.precision(), |out| pack_left(out, a, m, depth))
 }
 
-/// Rows of A as `pack` leaves them, rounded.
-fn packed_parts<'a>(
-    [m, depth]: [usize; 2],
-    precision: Precision,
+/// Rows of a matrix in panels, over `depth` columns from `start` on.
+///
+/// # Safety
+/// These rows must be written, and not be changed while the result is in use.
+unsafe fn prepare_panels<'a>(
+    rows: Range<usize>,
+    start: usize,
+    depth: usize,
+    a: &'a PanelsMut,
+    b: &Packed,
     scratch: &'a mut Scratch,
-    pack: impl FnOnce(&mut [f32]),
 ) -> Parts<'a> {
-    let stride = panel_stride(depth);
-    let apart = m.div_ceil(MR) * stride;
-    scratch.a.resize(precision.parts() * apart, 0.0);
-    pack(&mut scratch.a[..apart]);
-    precision.round(&mut scratch.a);
-    Parts { first: A::new(&scratch.a, Order::PACKED, stride), apart }
+    if let Some(kind) = b.kind() {
+        // SAFETY: passed on from the caller; nobody writes to it.
+        let piece = |panel| -> &[f32] { unsafe { a.piece(start / NR + panel, rows.clone()) } };
+        let pack = |out: &mut [u32]| {
+            words::pack_rows_of_panels(kind, out, piece, rows.len(), depth);
+        };
+        return scratch.words(kind, rows.len(), pack);
+    }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match b.precision() {
+            Precision::F32 => Parts::whole(a.left(rows.start, start)),
+            precision => {
+                let pack = |out: &mut [f32]| a.pack(rows.clone(), start, depth, out);
+                scratch.parts([rows.len(), depth], precision, pack)
+            }
+        }
+    }
+}
+
+impl Scratch {
+    /// Rows of a left factor as `pack` leaves them, rounded.
+    fn parts(
+        &mut self,
+        [m, depth]: [usize; 2],
+        precision: Precision,
+        pack: impl FnOnce(&mut [f32]),
+    ) -> Parts<'_> {
+        let stride = panel_stride(depth);
+        let apart = m.div_ceil(MR) * stride;
+        self.a.resize(precision.parts() * apart, 0.0);
+        pack(&mut self.a[..apart]);
+        precision.round(&mut self.a);
+        Parts::Numbers { first: A::new(&self.a, Order::PACKED, stride), apart }
+    }
+
+    /// The same in words.
+    fn words(&mut self, kind: Kind, m: usize, pack: impl FnOnce(&mut [u32])) -> Parts<'_> {
+        self.words.resize(kind.rows(m), 0);
+        pack(&mut self.words);
+        Parts::Words(kind, &self.words)
+    }
 }
 
 #[cfg(test)]

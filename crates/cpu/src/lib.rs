@@ -34,6 +34,7 @@ pub mod work;
 #[cfg(test)]
 mod testing;
 
+pub use gemm::Unit;
 pub use precision::{Precision, bf16, split};
 pub use route::Route;
 pub use rows::{Rows, Values};

@@ -3,6 +3,7 @@
 use super::pack::{pack_left, panel_stride, round};
 use super::panels::{BLOCK, Panels};
 use super::tile::{A, B, C, Order, Tile, multiply_tiles};
+use super::words::{self, Kind, Right};
 use super::{MR, NR, Scratch, Store, View, terms};
 use crate::buffer::unwritten;
 use crate::parallel;
@@ -18,7 +19,15 @@ pub(crate) struct Left {
     data: Vec<f32>,
     rows: usize,
     precision: Precision,
+    /// Instead of the data, if it is in words: in blocks of their depth.
+    words: Vec<u32>,
+    kind: Option<Kind>,
 }
+
+/// Rows of words that one task packs.
+const GROUP: usize = 64;
+/// [`ROWS`] for rows of words.
+const ROWS_OF_WORDS: usize = 256;
 
 impl Left {
     /// Packs the transposes of matrices with rows of `width` elements.
@@ -27,6 +36,9 @@ impl Left {
         width: usize,
         precision: Precision,
     ) -> [Self; N] {
+        if let Some(kind) = Kind::here(precision) {
+            return Self::in_words(matrices, width, precision, kind);
+        }
         let tiles = width.div_ceil(MR);
         let length = |depth: usize| tiles * panel_stride(depth);
         let lengths = matrices.iter().map(|x| {
@@ -57,7 +69,34 @@ impl Left {
             data: vectors.next().unwrap_or_default(),
             rows: width,
             precision,
+            words: Vec::new(),
+            kind: None,
         })
+    }
+
+    fn in_words<const N: usize>(
+        matrices: [&[f32]; N],
+        width: usize,
+        precision: Precision,
+        kind: Kind,
+    ) -> [Self; N] {
+        let (deep, rows) = (kind.block(), kind.rows(width));
+        let mut factors = matrices.map(|x| {
+            let words = vec![0; (x.len() / width).div_ceil(deep) * rows];
+            Self { data: Vec::new(), rows: width, precision, words, kind: Some(kind) }
+        });
+        let mut tasks = Vec::new();
+        for (factor, x) in factors.iter_mut().zip(matrices) {
+            for (words, x) in factor.words.chunks_mut(rows).zip(x.chunks(deep * width)) {
+                let groups = words.chunks_mut(kind.rows(GROUP)).enumerate();
+                tasks.extend(groups.map(|(group, words)| (words, group * GROUP, x)));
+            }
+        }
+        parallel::for_each(tasks.into_iter(), |(words, first, x)| {
+            let (rows, columns) = (GROUP.min(width - first), View::transposed(&x[first..], width));
+            words::pack_rows(kind, words, columns, rows, x.len() / width);
+        });
+        factors
     }
 
     /// `C = X^T B` for some of the panels of B; rows of C are `panels.len() * NR` long.
@@ -67,6 +106,9 @@ impl Left {
         if b.layout.rows == 0 {
             // A sum of nothing.
             c[..self.rows * ldc].fill(0.0);
+        }
+        if let Some(kind) = self.kind {
+            return self.times_words(kind, b, panels, c);
         }
         if self.precision != Precision::F32 {
             return self.times_rounded(b, panels, c);
@@ -123,6 +165,32 @@ impl Left {
                 }
             }
             before += self.rows.div_ceil(MR) * stride;
+        }
+    }
+
+    /// [`Self::times`] in words, of which the right factor's are made here.
+    fn times_words(&self, kind: Kind, b: Panels, panels: Range<usize>, c: &mut [f32]) {
+        let (ldc, deep) = (panels.len() * NR, kind.block());
+        let mut scratch = Scratch::of_thread();
+        for (a, start) in
+            self.words.chunks(kind.rows(self.rows)).zip((0..b.layout.rows).step_by(deep))
+        {
+            let rows = start..b.layout.rows.min(start + deep);
+            let length = kind.panel(rows.len());
+            scratch.words.resize(panels.len() * length, 0);
+            for (panel, out) in panels.clone().zip(scratch.words.chunks_mut(length)) {
+                for piece in b.within(rows.clone()) {
+                    let first = piece.start - rows.start;
+                    words::pack_panel_of_rows(kind, out, b.piece(panel, piece), first, rows.len());
+                }
+            }
+            let store = Store { add: start > 0, ..Store::SET };
+            for first in (0..self.rows).step_by(ROWS_OF_WORDS) {
+                let sizes = [ROWS_OF_WORDS.min(self.rows - first), ldc, rows.len()];
+                let right = Right { words: &scratch.words, depth: rows.len() };
+                let to = C::rows(&mut c[first * ldc..], ldc);
+                words::multiply(kind, sizes, &a[kind.rows(first)..], right, to, store);
+            }
         }
     }
 }

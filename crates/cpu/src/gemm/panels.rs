@@ -119,6 +119,12 @@ impl<'a> Panels<'a> {
         }
     }
 
+    /// These rows, cut where blocks end.
+    pub(super) fn within(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let blocks = rows.start / BLOCK..rows.end.div_ceil(BLOCK);
+        blocks.map(move |block| rows.start.max(block * BLOCK)..rows.end.min((block + 1) * BLOCK))
+    }
+
     /// The blocks of a product over rows.
     pub(super) fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let layout = self.layout;

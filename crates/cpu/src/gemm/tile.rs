@@ -155,6 +155,11 @@ impl<'a> C<'a> {
         Self { data, length, row, apart, lives: PhantomData }
     }
 
+    /// The same again, for one of several products.
+    pub(super) fn lend(&mut self) -> C<'_> {
+        C { lives: PhantomData, ..*self }
+    }
+
     pub(super) fn as_mut_ptr(&self) -> *mut f32 {
         self.data
     }

@@ -13,7 +13,7 @@ mod avx512;
 mod pack;
 mod unit;
 
-pub(super) use pack::{Source, pack_panel, pack_rows, pack_rows_of_panels, put_panel};
+pub(super) use pack::{pack_panel, pack_panel_of_rows, pack_rows, pack_rows_of_panels};
 pub use unit::Unit;
 
 use super::tile::C;
@@ -85,13 +85,14 @@ struct Passes {
 }
 
 impl Passes {
-    fn new(kind: Kind, depth: usize) -> Self {
-        let (words, terms) = (kind.words(depth), kind.precision.terms());
+    /// Over so many elements of a block, of which the right factor may have more.
+    fn new(kind: Kind, depth: usize, right_depth: usize) -> Self {
+        let terms = kind.precision.terms();
         let mut starts = [[0; 2]; 6];
         for (start, (left, right)) in starts.iter_mut().zip(terms) {
-            *start = [left * kind.part(), right * words * NR];
+            *start = [left * kind.part(), right * kind.words(right_depth) * NR];
         }
-        Self { starts, count: terms.len(), words }
+        Self { starts, count: terms.len(), words: kind.words(depth) }
     }
 
     fn starts(&self) -> &[[usize; 2]] {
@@ -99,25 +100,36 @@ impl Passes {
     }
 }
 
-/// `C = A B` in a block that is so deep: `m` rows of A, and as many panels of B as `n` columns take.
+/// Panels of a right factor in a block.
+#[derive(Clone, Copy)]
+pub(super) struct Right<'a> {
+    pub(super) words: &'a [u32],
+    /// Elements of the block.
+    pub(super) depth: usize,
+}
+
+/// `C = A B` in a block: `m` rows of A, as many panels of B as `n` columns take, and `depth` of B's elements. If B has more,
+/// they are multiplied by zero as far as the last word reaches.
 pub(super) fn multiply(
     kind: Kind,
     [m, n, depth]: [usize; 3],
     a: &[u32],
-    b: &[u32],
+    b: Right,
     c: C,
     store: Store,
 ) {
     if m == 0 || n == 0 {
         return;
     }
-    let passes = Passes::new(kind, depth);
-    assert!(passes.words <= kind.part() && a.len() >= kind.rows(m));
-    assert!(b.len() >= n.div_ceil(NR) * kind.panel(depth) && c.has(m, n));
+    assert!((1..=b.depth).contains(&depth) && b.depth <= kind.block());
+    let (passes, apart) = (Passes::new(kind, depth, b.depth), kind.panel(b.depth));
+    assert!(a.len() >= kind.rows(m) && b.words.len() >= n.div_ceil(NR) * apart && c.has(m, n));
     match kind.unit {
         // SAFETY: the unit is the proof that its instructions are there, and the lengths were checked above.
         #[cfg(target_arch = "x86_64")]
-        Unit::Dot(_) => unsafe { avx512::multiply([m, n], &passes, a, b, kind.panel(depth), &c, store) },
+        Unit::Dot(_) => unsafe {
+            avx512::multiply([m, n], &passes, a, b.words, apart, &c, store);
+        },
         #[cfg(not(target_arch = "x86_64"))]
         Unit::Dot(_) => unreachable!("this CPU has no such instructions"),
     }

@@ -8,7 +8,7 @@ const DEEP: usize = 2 * STEP;
 
 /// Up to [`NR`] lanes of numbers, rows of a left factor or columns of a right one, and up to [`DEEP`] numbers of each.
 #[derive(Clone, Copy)]
-pub(in crate::gemm) enum Source<'a> {
+pub(super) enum Source<'a> {
     /// Numbers of a lane are neighbours, [`STEP`] of them in each half; lanes are so far apart.
     Along { halves: [&'a [f32]; 2], apart: usize },
     /// Lanes are neighbours, and the numbers of a lane so far apart.
@@ -63,10 +63,26 @@ pub(in crate::gemm) fn pack_panel(
     [start, column]: [usize; 2],
     [depth, columns]: [usize; 2],
 ) {
-    let data = &b.data[(start * b.row + column * b.column).min(b.data.len())..];
+    let data = &b.data[start * b.row + column * b.column..];
     for start in (0..depth).step_by(DEEP) {
         let source = view(data, [b.column, b.row], [0, start], depth);
-        put_panel(kind, out, source, [start, depth], columns);
+        put_panel(kind, out, source, [start, DEEP.min(depth - start), depth], columns);
+    }
+}
+
+/// The same of rows of [`NR`] columns, from row `start` of a panel on that is `depth` deep. Whatever is behind them must be
+/// packed after them.
+pub(in crate::gemm) fn pack_panel_of_rows(
+    kind: Kind,
+    out: &mut [u32],
+    rows: &[f32],
+    start: usize,
+    depth: usize,
+) {
+    assert!(start.is_multiple_of(2), "whole words");
+    for (step, rows) in rows.chunks(DEEP * NR).enumerate() {
+        let source = Source::Across { rows, apart: NR };
+        put_panel(kind, out, source, [start + step * DEEP, rows.len() / NR, depth], NR);
     }
 }
 
@@ -110,18 +126,18 @@ fn put_rows(
     put(kind, source, [NR.min(m - first), DEEP.min(depth - start)], target);
 }
 
-/// Words of a panel that is `depth` deep, from `start` on.
-pub(in crate::gemm) fn put_panel(
+/// Words of `count` rows from row `start` on of a panel that is `depth` deep.
+fn put_panel(
     kind: Kind,
     out: &mut [u32],
     source: Source,
-    [start, depth]: [usize; 2],
+    [start, count, depth]: [usize; 3],
     columns: usize,
 ) {
     let (words, all) = (&mut out[start / 2 * NR..], kind.words(depth));
     let rows = STEP.min(all - start / 2);
     let target = Target { words, rows, apart: NR, part: all * NR, lanes: false };
-    put(kind, source, [columns, DEEP.min(depth - start)], target);
+    put(kind, source, [columns, count], target);
 }
 
 fn put(kind: Kind, source: Source, [lanes, depth]: [usize; 2], target: Target) {
