@@ -8,6 +8,8 @@
 //! part after another, so that all parts of two panels fit into the L1 cache. The products of parts are summed in the order of
 //! [`Precision::terms`] before the block's sums go to C.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod pack;
@@ -130,8 +132,13 @@ pub(super) fn multiply(
         Unit::Dot(_) => unsafe {
             avx512::multiply([m, n], &passes, a, b.words, apart, &c, store);
         },
-        #[cfg(not(target_arch = "x86_64"))]
-        Unit::Dot(_) => unreachable!("this CPU has no such instructions"),
+        // SAFETY: as above.
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Unit::Amx(_) => unsafe {
+            amx::multiply([m, n], &passes, a, b.words, apart, &c, store);
+        },
+        #[allow(unreachable_patterns)]
+        _ => unreachable!("there is no such unit here"),
     }
 }
 
