@@ -47,12 +47,33 @@ const SHALLOW: usize = 32;
 /// Rows of the largest and of the smallest task.
 const LARGEST: usize = 22 * MR;
 const SMALLEST: usize = 2 * MR;
+/// Panels of C that are computed from words before they are handed on.
+const WORD_PANELS: usize = 8;
 
 /// Rows of the tasks that compute C, one after another. They are large enough to read B seldom, and get smaller
 /// towards the end, so that all threads end at about the same time however fast each of them is. Rows
 /// are independent of each other, so sizes change no bit.
-pub(crate) fn row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
-    tasks(rows, Tile::here().rows, SMALLEST..=LARGEST, usize::MAX).into_iter()
+pub(crate) fn row_tasks(
+    rows: usize,
+    precision: Precision,
+) -> impl ExactSizeIterator<Item = usize> + Send {
+    let unit = height(precision);
+    tasks(rows, unit, smallest(unit)..=largest(unit), usize::MAX).into_iter()
+}
+
+/// Rows of a kernel's tile.
+fn height(precision: Precision) -> usize {
+    Kind::here(precision).map_or_else(|| Tile::here().rows, Kind::height)
+}
+
+/// Rows of the smallest task of whole tiles.
+fn smallest(unit: usize) -> usize {
+    SMALLEST.next_multiple_of(unit)
+}
+
+/// Rows of the largest task of whole tiles.
+fn largest(unit: usize) -> usize {
+    LARGEST / unit * unit
 }
 
 /// The rows of C of each of the [`row_tasks`], which are `width` long, with those of A, which are `depth` long.
@@ -61,19 +82,28 @@ pub(crate) fn row_pairs<'a>(
     width: usize,
     mut a: &'a [f32],
     depth: usize,
+    precision: Precision,
 ) -> impl ExactSizeIterator<Item = (&'a mut [f32], &'a [f32])> + Send {
-    row_tasks(a.len() / depth)
+    row_tasks(a.len() / depth, precision)
         .map(move |rows| (cut_mut(&mut c, rows * width), cut(&mut a, rows * depth)))
 }
 
 /// [`row_tasks`] that stay large, for rows after which there is more to do.
-pub(crate) fn large_row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
-    tasks(rows, Tile::here().rows, LARGEST..=LARGEST, usize::MAX).into_iter()
+pub(crate) fn large_row_tasks(
+    rows: usize,
+    precision: Precision,
+) -> impl ExactSizeIterator<Item = usize> + Send {
+    let unit = height(precision);
+    tasks(rows, unit, largest(unit)..=largest(unit), usize::MAX).into_iter()
 }
 
 /// [`row_tasks`] for a matrix in panels: the rows of each task are rows of one block.
-pub(crate) fn block_tasks(rows: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    ranges(tasks(rows, Tile::here().rows, SMALLEST..=LARGEST, BLOCK))
+pub(crate) fn block_tasks(
+    rows: usize,
+    precision: Precision,
+) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
+    let unit = height(precision);
+    ranges(tasks(rows, unit, smallest(unit)..=largest(unit), BLOCK))
 }
 
 /// The panels of the tasks that compute columns of C, in the same way.
@@ -263,7 +293,8 @@ pub(crate) unsafe fn fill_panels(
             finish(panel, c);
         }
     }
-    let at_once = Tile::here().panels;
+    // To set up a unit for words takes time: more columns share it.
+    let at_once = if b.kind().is_some() { WORD_PANELS } else { Tile::here().panels };
     for start in (0..k).step_by(b.block()) {
         let depth = b.block().min(k - start);
         let store = Store { add: start > 0, ..Store::SET };

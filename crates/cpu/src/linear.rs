@@ -54,7 +54,7 @@ pub fn forward(x: &[f32], inputs: usize, weights: &[Weight], precision: Precisio
     // SAFETY: the products are all of its columns.
     let mut y = unsafe { unwritten(tokens * width) };
     parallel::for_each_init(
-        row_pairs(&mut y, width, x, inputs),
+        row_pairs(&mut y, width, x, inputs, precision),
         Scratch::of_thread,
         |scratch, (y, x)| {
             let rows = x.len() / inputs;
@@ -99,7 +99,7 @@ fn joined(
     // SAFETY: the product is all of it.
     let mut y = unsafe { unwritten(x.len() / inputs * width) };
     parallel::for_each_init(
-        row_pairs(&mut y, width, x, inputs),
+        row_pairs(&mut y, width, x, inputs, precision),
         Scratch::of_thread,
         |scratch, (y, x)| {
             let sizes = [x.len() / inputs, width, inputs];
@@ -157,12 +157,13 @@ pub fn backward(
 ) -> Gradient {
     let (tokens, width) = checked(x, inputs, weights);
     assert_eq!(dy.len(), tokens * width, "a gradient for each element");
+    let precision = precision.of_rows(tokens);
     work::add(4 * x.len() * width);
     let views = std::iter::once(x).chain(weights.iter().map(|weight| weight.values));
     let views: Vec<_> = views.map(|rows| [(View::rows(rows, inputs), inputs)]).collect();
     let depths = std::iter::once(tokens).chain(weights.iter().map(|weight| weight.out));
     let factors: Vec<_> = views.iter().map(|view| &view[..]).zip(depths).collect();
-    let packed = Packed::all(&factors, precision.of_rows(tokens));
+    let packed = Packed::all(&factors, precision);
     let (packed_x, packed_weights) = (&packed[0], &packed[1..]);
     let lengths = weights.iter().map(|weight| weight.out * inputs);
     // SAFETY: both products are all of their rows.
@@ -173,12 +174,12 @@ pub fn backward(
     // Rows of weights are split, not tokens: every element is summed in one order, whatever the threads do.
     for (dw, weight) in d_weights.iter_mut().zip(weights) {
         let mut dw = dw.as_mut_slice();
-        for rows in large_row_tasks(weight.out) {
+        for rows in large_row_tasks(weight.out, precision) {
             tasks.push(Part::Weight(cut_mut(&mut dw, rows * inputs), &dy[column..]));
             column += rows;
         }
     }
-    let of_input = row_pairs(&mut dx, inputs, dy, width);
+    let of_input = row_pairs(&mut dx, inputs, dy, width, precision);
     tasks.extend(of_input.map(|(dx, dy)| Part::Input(dx, dy)));
     parallel::for_each_init(tasks.into_iter(), Scratch::of_thread, |scratch, part| match part {
         Part::Weight(dw, dy) => {

@@ -87,7 +87,7 @@ pub fn cross_entropy(
         value += parts.iter().sum::<f64>();
         let Some(packed_rows) = &packed_rows else { continue };
         let d_hidden = &mut d_hidden[i * chunk * width..][..hidden.len()];
-        let tasks = row_pairs(d_hidden, width, logits, vocabulary);
+        let tasks = row_pairs(d_hidden, width, logits, vocabulary, precision);
         parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (d, logits)| {
             let sizes = [d.len() / width, width, vocabulary];
             let logits = View::rows(logits, vocabulary);
@@ -95,7 +95,7 @@ pub fn cross_entropy(
         });
         let packed_hidden = Packed::new(View::rows(hidden, width), targets.len(), width, precision);
         let (mut d, mut word) = (d_head.as_mut_slice(), 0);
-        let tasks = row_tasks(vocabulary).map(|words| {
+        let tasks = row_tasks(vocabulary, precision).map(|words| {
             word += words;
             (cut_mut(&mut d, words * width), &logits[word - words..])
         });

@@ -126,7 +126,7 @@ fn many(x: &[f32], mlp: &Mlp, precision: Precision) -> (Vec<f32>, Vec<Vec<f32>>)
     let (mut y, mut hidden): (_, Vec<_>) =
         (new(tokens * width), raising.iter().map(|_| new(layout.len())).collect());
     let raised: Vec<_> = hidden.iter_mut().map(|values| PanelsMut::new(values, layout)).collect();
-    let tasks = row_blocks(&mut y, x, width);
+    let tasks = row_blocks(&mut y, x, width, precision);
     let room = || (Scratch::of_thread(), Vec::new());
     parallel::for_each_init(tasks, room, |(scratch, product): &mut (_, Vec<f32>), (rows, y, x)| {
         let x = View::rows(x, width);
@@ -158,8 +158,9 @@ fn row_blocks<'a>(
     mut out: &'a mut [f32],
     mut input: &'a [f32],
     width: usize,
+    precision: Precision,
 ) -> impl ExactSizeIterator<Item = (Range<usize>, &'a mut [f32], &'a [f32])> + Send {
-    block_tasks(input.len() / width).map(move |rows| {
+    block_tasks(input.len() / width, precision).map(move |rows| {
         let elements = rows.len() * width;
         (rows, cut_mut(&mut out, elements), cut(&mut input, elements))
     })

@@ -114,7 +114,7 @@ fn sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed, lower:
     let mut product = unsafe { unwritten(height * columns) };
     let (mut out, mut left, mut end) = (product.as_mut_slice(), left, height);
     // The longest rows first: what comes last should be short.
-    let tasks = row_tasks(height).map(|rows| {
+    let tasks = row_tasks(height, Precision::F32).map(|rows| {
         end -= rows;
         let out = out.split_off_mut(end * columns..).expect("rows of the result");
         (end, out, left.split_off(end * depth..).expect("rows of the factor"))

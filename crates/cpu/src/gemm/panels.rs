@@ -287,7 +287,7 @@ mod tests {
             let mut data = vec![f32::NAN; layout.len()];
             let mut y = vec![f32::NAN; m * wide];
             let panels = PanelsMut::new(&mut data, layout);
-            for rows in block_tasks(m) {
+            for rows in block_tasks(m, Precision::F32) {
                 let x = View::rows(&x[rows.start * k..], k);
                 let y = &mut y[rows.start * wide..rows.end * wide];
                 let scratch = &mut Scratch::default();

@@ -19,7 +19,7 @@ pub(super) use pack::{pack_panel, pack_panel_of_rows, pack_rows, pack_rows_of_pa
 pub use unit::Unit;
 
 use super::tile::C;
-use super::{NR, Store};
+use super::{MR, NR, Store};
 use crate::precision::Precision;
 
 /// Words that are packed at once, along the depth: as many as an AMX tile has.
@@ -51,6 +51,14 @@ impl Kind {
     /// Elements of a block of depth.
     pub(crate) fn block(self) -> usize {
         2 * self.part()
+    }
+
+    /// Rows of a kernel's tile.
+    pub(crate) fn height(self) -> usize {
+        match self.unit {
+            Unit::Dot(_) => 2 * MR,
+            Unit::Amx(_) => ROWS,
+        }
     }
 
     /// Words from one part of a row of a left factor to the next.

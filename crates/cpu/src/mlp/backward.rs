@@ -58,7 +58,7 @@ fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp, precision: Precision) ->
     // SAFETY: every block of rows is of one task, which writes the products of all its columns.
     let [mut dx, mut d_up] = [dy.len(), a.layout.len()].map(|length| unsafe { unwritten(length) });
     let du = PanelsMut::new(&mut d_up, a.layout);
-    let tasks = row_blocks(&mut dx, dy, width);
+    let tasks = row_blocks(&mut dx, dy, width, precision);
     parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
         let slope = |panel: usize, du: &mut [f32]| {
             square_relu_backward(du, a.piece(panel, rows.clone()));
@@ -112,7 +112,7 @@ fn gated(
         // The product is not needed any more.
         let (d_up, d_gate) =
             (PanelsMut::new(&mut d_up, layout), PanelsMut::new(&mut d_gate, layout));
-        let tasks = row_blocks(&mut dx, dy, width);
+        let tasks = row_blocks(&mut dx, dy, width, precision);
         parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
             let dy = View::rows(dy, width);
             // SAFETY: this task alone works on these rows of both.

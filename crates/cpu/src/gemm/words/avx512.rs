@@ -5,12 +5,12 @@ mod pack;
 pub(super) use pack::put;
 
 use super::super::tile::C;
-use super::super::{NR, Store};
+use super::super::{MR, NR, Store};
 use super::{Passes, ROW};
 use std::arch::x86_64::*;
 
 /// Rows of a whole tile.
-const HEIGHT: usize = 12;
+const HEIGHT: usize = 2 * MR;
 
 /// Panels of a right factor.
 #[derive(Clone, Copy)]

@@ -123,9 +123,11 @@ fn every_number_becomes_what_the_definition_says() {
         let case = Case { sizes: [m, 1, 1], a: numbers.clone(), b: vec![1.0] };
         for turned in [false, true] {
             for (x, got) in numbers.iter().zip(case.got(kind, turned)) {
-                let want = match kind.precision {
-                    Precision::Bf16x3 => split(*x).into_iter().rev().sum(),
-                    _ => bf16(*x),
+                let want = match (kind.precision, bf16(*x)) {
+                    // A part that is infinite meets the zeros that one has for its other parts.
+                    (Precision::Bf16x3, rounded) if rounded.is_infinite() => f32::NAN,
+                    (Precision::Bf16x3, _) => split(*x).into_iter().rev().sum(),
+                    (_, rounded) => rounded,
                 };
                 assert!(
                     got == want || got.is_nan() && want.is_nan(),
@@ -242,7 +244,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
             pool.install(|| {
                 let packed = Packed::new(View::rows(&b, n), k, n, precision);
                 let mut c = vec![f32::NAN; m * n];
-                let pairs = super::super::row_pairs(&mut c, n, &a, k);
+                let pairs = super::super::row_pairs(&mut c, n, &a, k, precision);
                 crate::parallel::for_each_init(pairs, Scratch::default, |scratch, (c, a)| {
                     let sizes = [a.len() / k, n, k];
                     let a = View::rows(a, k);
