@@ -1,6 +1,8 @@
-use super::super::panels::{Layout, Panels};
-use super::super::{Left, Packed, Scratch, View};
 use super::*;
+use crate::gemm::{
+    Layout, Left, Packed, Panels, PanelsMut, Scratch, View, block_tasks, fill_panels,
+    multiply_panels,
+};
 use crate::precision::{bf16, split};
 use crate::testing::noise;
 
@@ -85,7 +87,7 @@ fn assert_near(got: &[f32], want: &[f64], what: &str) {
 #[test]
 fn products_of_all_shapes_are_those_of_the_definition() {
     for kind in kinds() {
-        for m in [1, 2, 3, 4, 7, 11, 12, 23, 33] {
+        for m in [1, 2, 3, 4, 7, 12, 17, 23, 33] {
             for n in [1, 15, 16, 17, 33] {
                 for k in [1, 2, 31, 32, 33, 127, 128, 200] {
                     let case = Case::new([m, n, k]);
@@ -189,25 +191,74 @@ fn c_is_scaled_and_added_to_and_nothing_else_is_touched() {
     }
 }
 
-/// Attention multiplies by the first keys of a tile.
+/// Attention multiplies by the first keys of a tile, and by the first queries of a block.
 #[test]
-fn a_right_factor_may_be_deeper_than_the_product() {
+fn both_factors_may_be_deeper_than_the_product() {
     let ([m, n, k], more) = ([5, 18, 21], 40);
     for kind in kinds() {
-        let case = Case::new([m, n, k]);
-        let mut b = case.b.clone();
-        b.extend(noise("more", more * n));
+        let mut case = Case::new([m, n, k + more]);
+        let columns = noise("columns", (k + more) * m);
+        case.a = (0..m * k).map(|i| columns[i % k * m + i / k]).collect();
         let mut left = vec![0; kind.rows(m)];
         let mut right = vec![0; 2 * kind.panel(k + more)];
-        pack_rows(kind, &mut left, View::rows(&case.a, k), m, k);
+        pack_rows(kind, &mut left, View::transposed(&columns, m), m, k);
         for (panel, out) in right.chunks_mut(kind.panel(k + more)).enumerate() {
             let sizes = [k + more, NR.min(n - panel * NR)];
-            pack_panel(kind, out, View::rows(&b, n), [0, panel * NR], sizes);
+            pack_panel(kind, out, View::rows(&case.b, n), [0, panel * NR], sizes);
         }
         let mut c = vec![f32::NAN; m * n];
         let right = Right { words: &right, depth: k + more };
         multiply(kind, [m, n, k], &left, right, C::rows(&mut c, n), Store::SET);
+        case.sizes = [m, n, k];
         assert_near(&c, &case.want(kind.precision), &format!("{kind:?}"));
+    }
+}
+
+/// Through what callers use, in whatever is best here: blocks of depth, panels on either side, factors packed again.
+#[test]
+fn products_with_panels_on_either_side_are_those_of_the_definition() {
+    for ([m, k, n, wide], precision) in [[300, 37, 600, 19], [9, 1100, 40, 35]]
+        .into_iter()
+        .flat_map(|sizes| [(sizes, Precision::Bf16), (sizes, Precision::Bf16x3)])
+    {
+        let (x, w, v) = (noise("x", m * k), noise("w", k * n), noise("v", n * wide));
+        let layout = Layout { rows: m, columns: n };
+        let packed = Packed::new(View::rows(&w, n), k, n, precision);
+        let mut packed_v = Packed::default();
+        packed_v.refill(View::rows(&noise("before", 4000), 4), 1000, 4, precision);
+        packed_v.refill(View::rows(&v, wide), n, wide, precision);
+        let mut data = vec![f32::NAN; layout.len()];
+        let mut y = vec![f32::NAN; m * wide];
+        let panels = PanelsMut::new(&mut data, layout);
+        let scratch = &mut Scratch::default();
+        for rows in block_tasks(m, precision) {
+            let x = View::rows(&x[rows.start * k..], k);
+            let y = &mut y[rows.start * wide..rows.end * wide];
+            // SAFETY: there is one task at a time.
+            unsafe {
+                fill_panels(rows.clone(), k, x, &packed, &panels, scratch, |_, _| ());
+                multiply_panels(rows, &panels, &packed_v, y, Store::SET, scratch);
+            }
+        }
+        let panels = Panels::new(&data, layout);
+        let hidden = (0..m * n).map(|i| panels.piece(i % n / NR, i / n..i / n + 1)[i % n % NR]);
+        let hidden: Vec<f32> = hidden.collect();
+        let what = format!("{precision} {m} {k} {n}");
+        let mut c = vec![f32::NAN; m * n];
+        crate::gemm::multiply(
+            [m, n, k],
+            View::rows(&x, k),
+            &packed,
+            &mut c,
+            n,
+            Store::SET,
+            scratch,
+        );
+        assert_eq!(c, hidden, "{what}");
+        let first = Case { sizes: [m, n, k], a: x, b: w };
+        assert_near(&hidden, &first.want(precision), &what);
+        let second = Case { sizes: [m, wide, n], a: hidden, b: v };
+        assert_near(&y, &second.want(precision), &what);
     }
 }
 
@@ -244,11 +295,11 @@ fn results_do_not_depend_on_the_number_of_threads() {
             pool.install(|| {
                 let packed = Packed::new(View::rows(&b, n), k, n, precision);
                 let mut c = vec![f32::NAN; m * n];
-                let pairs = super::super::row_pairs(&mut c, n, &a, k, precision);
+                let pairs = crate::gemm::row_pairs(&mut c, n, &a, k, precision);
                 crate::parallel::for_each_init(pairs, Scratch::default, |scratch, (c, a)| {
                     let sizes = [a.len() / k, n, k];
                     let a = View::rows(a, k);
-                    super::super::multiply(sizes, a, &packed, c, n, Store::SET, scratch);
+                    crate::gemm::multiply(sizes, a, &packed, c, n, Store::SET, scratch);
                 });
                 c
             })
