@@ -1,6 +1,7 @@
 //! With how many bits matrix products take their operands.
 
 use crate::linear::FEW;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -19,7 +20,8 @@ use std::str::FromStr;
 ///
 /// The definition says everything but the order of sums: a result may differ in bits between [forms](crate::Form), never within
 /// one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// Operands as they are.
     #[default]

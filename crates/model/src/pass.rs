@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::recording::Recording;
 use crate::tally::Tally;
-use hadal_kernels::ReadBackError;
+use hadal_kernels::{Precision, ReadBackError};
 use hadal_residual::{Memory, Probe, Site, StepMode};
 pub use hadal_tokenizer::Tokens;
 
@@ -18,6 +18,8 @@ pub struct Pass<'a> {
     pub mode: &'a StepMode,
     /// What the backward pass may compute again instead of keeping it.
     pub memory: Memory,
+    /// What its matrix products round, forward and backward.
+    pub precision: Precision,
     /// Watches the pass. The policy then runs step by step instead of fused.
     pub probe: Option<&'a mut dyn Probe>,
     /// Only the logits of each row's last position.
@@ -37,6 +39,8 @@ pub struct Variant<'a> {
     pub absent: &'a [Site],
     /// What changes from step to step of training.
     pub mode: &'a StepMode,
+    /// What matrix products round.
+    pub precision: Precision,
 }
 
 impl<'a> Variant<'a> {
@@ -52,8 +56,8 @@ impl<'a> Variant<'a> {
 
     /// A plain forward pass.
     pub fn pass(self) -> Pass<'a> {
-        let Self { absent, mode } = self;
-        Pass { absent, mode, ..Pass::default() }
+        let Self { absent, mode, precision } = self;
+        Pass { absent, mode, precision, ..Pass::default() }
     }
 }
 

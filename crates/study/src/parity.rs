@@ -12,7 +12,8 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use hadal_model::{
-    CheckpointError, Decoder, Pass, PassError, TensorFile, TensorFileError, Tokens, load,
+    CheckpointError, Decoder, Pass, PassError, Precision, TensorFile, TensorFileError, Tokens,
+    Variant, load,
 };
 use hadal_residual::{Place, Recorder, Signal, Site};
 use serde::Serialize;
@@ -83,11 +84,15 @@ pub enum ParityError {
     },
 }
 
+/// The largest relative error that rounding operands to bf16 needs.
+pub const BF16_TOLERANCE: f64 = 0.05;
+
 /// Runs the model of a directory on the input of its `trace.safetensors` and compares everything
 /// that the trace holds.
 pub fn parity(
     directory: &Path,
     device: &Device,
+    precision: Precision,
     tolerance: f64,
 ) -> Result<ParityReport, ParityError> {
     let trace = Trace(TensorFile::open(&directory.join("trace.safetensors"))?);
@@ -96,7 +101,7 @@ pub fn parity(
     let device = if backward { device.clone().autodiff() } else { device.clone() };
     let decoder = load(directory, &device)?.decoder;
 
-    let ours = compute(&decoder, &trace, backward)?;
+    let ours = compute(&decoder, &trace, precision, backward)?;
     let floor = GRADIENT_FLOOR * trace.largest_gradient(&names)?;
     let foreign = |reason: String| trace.foreign(reason);
     let mut comparisons = Vec::new();
@@ -173,15 +178,17 @@ type Quantity = (Vec<usize>, Vec<f32>);
 fn compute(
     decoder: &Decoder,
     trace: &Trace,
+    precision: Precision,
     backward: bool,
 ) -> Result<BTreeMap<String, Quantity>, ParityError> {
     let input = trace.tokens("input_ids")?;
     let foreign = |error: PassError| trace.foreign(error);
     // Twice: fused and unobserved, as a model is used, and watched, which takes the plain path through depth. Both must
     // agree with the trace.
-    let logits = decoder.logits(&input, Pass::default()).map_err(foreign)?;
+    let variant = Variant { precision, ..Variant::default() };
+    let logits = decoder.logits(&input, variant.pass()).map_err(foreign)?;
     let mut probe = Recorder::of(&[Signal::Reading, Signal::Skipped]);
-    let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
+    let pass = Pass { probe: Some(&mut probe), ..variant.pass() };
     decoder.valid().logits(&input, pass).map_err(foreign)?;
 
     let mut ours = BTreeMap::from([("logits".to_owned(), quantity(&logits)?)]);
@@ -205,7 +212,7 @@ fn compute(
         let targets = trace.tokens("target_ids")?;
         check_targets(&input, &targets, decoder.config().vocab_size)
             .map_err(|reason| trace.foreign(reason))?;
-        let loss = decoder.loss(&input, &targets, &[], Pass::default()).map_err(foreign)?;
+        let loss = decoder.loss(&input, &targets, &[], variant.pass()).map_err(foreign)?;
         ours.insert("loss".to_owned(), quantity(&loss)?);
         if backward {
             let gradients = decoder.gradients(loss.backward());
