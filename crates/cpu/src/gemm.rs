@@ -8,7 +8,7 @@
 //!
 //! Operands are rounded as they are packed, to the [`Precision`] that the shared factor was packed with; what f32 reads in place
 //! is packed too. With several parts to an operand, the parts lie one behind the other, and a product is a sum of products of
-//! parts.
+//! parts. Where the CPU multiplies bf16 numbers itself, parts are in words instead ([`words`]).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -18,6 +18,7 @@ mod left;
 mod pack;
 mod panels;
 mod tile;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod words;
 
 pub(crate) use left::Left;

@@ -18,8 +18,8 @@ use std::str::FromStr;
 /// (from 3.396e38 on). Subnormal numbers (below 1.18e-38) become a zero of their sign, as the hardware has it; whether a
 /// subnormal sum is kept is left to the hardware too.
 ///
-/// The definition says everything but the order of sums: a result may differ in bits between [forms](crate::Form), never within
-/// one.
+/// The definition says everything but the order of sums: a result may differ in bits between [forms](crate::Form), and between
+/// the [units](crate::Unit) that multiply bf16 numbers there, never within one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {

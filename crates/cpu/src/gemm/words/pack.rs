@@ -122,8 +122,9 @@ fn put_rows(
     [m, depth]: [usize; 2],
 ) {
     let words = &mut out[first * ROW + start / 2..];
-    let target = Target { words, rows: STEP, apart: ROW, part: kind.part(), lanes: true };
-    put(kind, source, [NR.min(m - first), DEEP.min(depth - start)], target);
+    let rows = NR.min(m - first);
+    let target = Target { words, rows, apart: ROW, part: kind.part(), lanes: true };
+    put(kind, source, [rows, DEEP.min(depth - start)], target);
 }
 
 /// Words of `count` rows from row `start` on of a panel that is `depth` deep.

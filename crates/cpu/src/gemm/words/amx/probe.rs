@@ -106,15 +106,16 @@ fn right() -> bool {
     let right = |depth: usize, column: usize| ((5 * depth + column) % 9) as f32 - 4.0;
     let word = |low: f32, high: f32| (low.to_bits() >> 16) | (high.to_bits() & 0xffff_0000);
     let (mut a, mut b) = ([0; 2 * TALL * ROW], [[[0; NR]; STEP]; 2]);
-    for row in 0..2 * TALL {
-        for pair in 0..STEP {
-            a[row * ROW + pair] = word(left(row, 2 * pair), left(row, 2 * pair + 1));
+    for (row, words) in a.chunks_exact_mut(ROW).enumerate() {
+        for (pair, to) in words[..STEP].iter_mut().enumerate() {
+            *to = word(left(row, 2 * pair), left(row, 2 * pair + 1));
         }
     }
-    for column in 0..2 * NR {
-        for pair in 0..STEP {
-            b[column / NR][pair][column % NR] =
-                word(right(2 * pair, column), right(2 * pair + 1, column));
+    for (panel, words) in b.iter_mut().enumerate() {
+        for (pair, words) in words.iter_mut().enumerate() {
+            for (column, to) in (panel * NR..).zip(words) {
+                *to = word(right(2 * pair, column), right(2 * pair + 1, column));
+            }
         }
     }
     let mut sums = Sums([[[f32::NAN; NR]; TALL]; 4]);
@@ -139,6 +140,17 @@ fn right() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On the model where this CPU has no tiles; in a child they have no model.
+    #[test]
+    fn a_trial_is_right_with_tiles_and_fails_without() {
+        super::super::emulator::install();
+        assert!(right());
+        if !shown() {
+            assert!(!child_can(right));
+            assert!(!usable());
+        }
+    }
 
     #[test]
     fn only_a_child_that_lives_and_is_right_can() {

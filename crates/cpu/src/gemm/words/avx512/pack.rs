@@ -17,54 +17,103 @@ pub(in crate::gemm::words) unsafe fn put<const N: usize>(
     [lanes, depth]: [usize; 2],
     target: Target,
 ) {
-    let mut words = [[_mm512_setzero_si512(); STEP]; N];
-    let mask = |count: usize| -> __mmask16 { ((1u32 << count.min(STEP)) - 1) as u16 };
-    let turned = match source {
-        Source::Along { halves: [low, high], apart } => {
-            let masks = [mask(depth), mask(depth.saturating_sub(STEP))];
-            for lane in 0..lanes {
-                // SAFETY: passed on from the caller; the masks leave out what is not there.
-                let halves = unsafe {
+    // SAFETY: passed on from the caller; the masks leave out what is not there.
+    unsafe {
+        match source {
+            Source::Along { halves: [low, high], apart } => {
+                let masks = [mask(depth), mask(depth.saturating_sub(STEP))];
+                let words = |lane: usize| {
                     let at = |half: &[f32]| half.as_ptr().wrapping_add(lane * apart);
-                    [
+                    split([
                         _mm512_maskz_loadu_ps(masks[0], at(low)),
                         _mm512_maskz_loadu_ps(masks[1], at(high)),
-                    ]
+                    ])
                 };
-                let parts: [__m512i; N] = split(halves);
-                for (words, part) in words.iter_mut().zip(parts) {
-                    words[lane] = part;
+                match target.lanes {
+                    true => straight::<N>(lanes, words, target),
+                    false => turned::<N>(lanes, words, target),
                 }
             }
-            !target.lanes
-        }
-        Source::Across { rows, apart } => {
-            let columns = mask(lanes);
-            for pair in 0..depth.div_ceil(2) {
-                // SAFETY: as above.
-                let halves = unsafe {
+            Source::Across { rows, apart } => {
+                let columns = mask(lanes);
+                let words = |pair: usize| {
                     let at = |row: usize| rows.as_ptr().wrapping_add(row * apart);
                     let second = if 2 * pair + 1 < depth { columns } else { 0 };
-                    [
+                    let mut parts = split([
                         _mm512_maskz_loadu_ps(columns, at(2 * pair)),
                         _mm512_maskz_loadu_ps(second, at(2 * pair + 1)),
-                    ]
+                    ]);
+                    for part in &mut parts {
+                        *part = side_by_side(*part);
+                    }
+                    parts
                 };
-                let parts: [__m512i; N] = split(halves);
-                for (words, part) in words.iter_mut().zip(parts) {
-                    words[pair] = side_by_side(part);
+                let pairs = depth.div_ceil(2);
+                match target.lanes {
+                    true => turned::<N>(pairs, words, target),
+                    false => straight::<N>(pairs, words, target),
                 }
             }
-            target.lanes
         }
-    };
-    for (part, words) in words.into_iter().enumerate() {
-        let words = if turned { transposed(words) } else { words };
-        // SAFETY: passed on from the caller.
-        unsafe {
-            let to = target.words.as_mut_ptr().add(part * target.part);
-            for (row, words) in words.into_iter().enumerate().take(target.rows) {
-                _mm512_storeu_si512(to.add(row * target.apart).cast(), words);
+    }
+}
+
+/// The first so many elements.
+#[inline]
+fn mask(count: usize) -> __mmask16 {
+    ((1u32 << count.min(STEP)) - 1) as u16
+}
+
+/// Rows as they come, of which there are so many; others are zero.
+///
+/// # Safety
+/// As [`put`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,avx2,fma")]
+unsafe fn straight<const N: usize>(
+    count: usize,
+    words: impl Fn(usize) -> [__m512i; N],
+    target: Target,
+) {
+    let to = target.words.as_mut_ptr();
+    for row in 0..target.rows {
+        let parts = if row < count { words(row) } else { [_mm512_setzero_si512(); N] };
+        for (part, words) in parts.into_iter().enumerate() {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                let to = to.add(part * target.part + row * target.apart);
+                _mm512_storeu_si512(to.cast(), words);
+            }
+        }
+    }
+}
+
+/// The columns of those rows.
+///
+/// # Safety
+/// As [`put`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,avx2,fma")]
+unsafe fn turned<const N: usize>(
+    count: usize,
+    words: impl Fn(usize) -> [__m512i; N],
+    target: Target,
+) {
+    let mut all = [[_mm512_setzero_si512(); STEP]; N];
+    for row in 0..count {
+        let parts = words(row);
+        for (all, words) in all.iter_mut().zip(parts) {
+            all[row] = words;
+        }
+    }
+    let to = target.words.as_mut_ptr();
+    for (part, all) in all.into_iter().enumerate() {
+        let columns = transposed(all);
+        for (row, words) in columns.into_iter().enumerate().take(target.rows) {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                let to = to.add(part * target.part + row * target.apart);
+                _mm512_storeu_si512(to.cast(), words);
             }
         }
     }
