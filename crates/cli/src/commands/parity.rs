@@ -34,7 +34,7 @@ pub(crate) struct Parity {
     /// Directories with a model and its trace; one is shown in detail, several in a line each
     #[arg(value_name = "DIR", required = true)]
     directories: Vec<PathBuf>,
-    /// Largest relative error [default: 2e-4, or 0.05 with --precision bf16]
+    /// Largest relative error [default: 2e-4, or 0.15 with --precision bf16]
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     tolerance: Option<f64>,
     /// What matrix products round

@@ -37,7 +37,8 @@ fn rounded_runs_learn_about_the_same_and_end_with_the_same_bits_when_resumed() {
         for (own, exact) in own.iter().zip(&exact) {
             assert!((own - exact).abs() < tolerance * exact, "{precision}: {own}, not {exact}");
         }
-        assert!(own[59] < 0.9 * own[0], "{precision}: {own:?}");
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        assert!(mean(&own[40..]) < 0.9 * mean(&own[..5]), "{precision}: {own:?}");
         killed_at(&mut start(&killed, precision), "write metrics.jsonl#30");
         finish(&mut resume(&killed)).succeeded();
         assert_same(&killed, &whole, precision);
@@ -65,7 +66,7 @@ fn another_precision_is_another_run() {
     let good = fs::read_to_string(&file).unwrap();
     for other in ["precision = \"bf16x3\"", "precision = \"f32\"", ""] {
         fs::write(&file, good.replace("precision = \"bf16\"", other)).unwrap();
-        finish(&mut resume(&run)).refused(2, &["config.toml"]);
+        finish(&mut resume(&run)).refused(1, &["config.toml changed"]);
     }
 }
 

@@ -6,9 +6,6 @@ use hadal_kernels::{plainly, with_precision};
 use hadal_model::Precision::{self, Bf16, Bf16x3, F32};
 use hadal_model::{Decoder, ModelConfig, Pass};
 
-/// Of the largest gradient: eight bits of operands through three blocks.
-const BF16_TOLERANCE: f32 = 0.1;
-
 fn in_precision(decoder: &Decoder, precision: Precision) -> Named {
     learn(decoder, Pass { precision, ..Pass::default() })
 }
@@ -29,16 +26,6 @@ fn without_skipping() -> impl Iterator<Item = ModelConfig> {
     configs().into_iter().filter(|config| !skips(config))
 }
 
-#[test]
-fn one_part_is_close_to_f32_and_not_the_same() {
-    for config in without_skipping() {
-        let decoder = decoder(&config);
-        let (want, got) = (in_precision(&decoder, F32), in_precision(&decoder, Bf16));
-        assert_same(&got, &want, BF16_TOLERANCE, &name(&config));
-        assert_ne!(got[""], want[""], "{}: nothing was rounded", name(&config));
-    }
-}
-
 /// The mean error of all gradients, relative to their size.
 fn error(got: &Named, want: &Named) -> f32 {
     let pairs = want.iter().flat_map(|(name, want)| got[name].iter().zip(want));
@@ -48,21 +35,31 @@ fn error(got: &Named, want: &Named) -> f32 {
     (off / all).sqrt()
 }
 
-/// Losses of both paths round the same operands. Gradients do not: the plain path multiplies them as they come.
 #[test]
-fn the_plain_path_rounds_what_the_fused_one_does() {
+fn one_part_is_close_to_f32_and_not_the_same() {
     for config in without_skipping() {
         let decoder = decoder(&config);
-        let [fused, exact] = [Bf16, F32].map(|precision| in_precision(&decoder, precision));
-        let plain = plainly(|| in_precision(&decoder, Bf16));
-        let loss = |named: &Named| named[""][0];
-        let (apart, rounding) = (loss(&fused) - loss(&plain), loss(&exact) - loss(&plain));
-        let what = name(&config);
-        // What falls on the other side of a border is seldom, but losses may agree by chance too.
-        assert!(apart.abs() <= 1e-4 + 0.5 * rounding.abs(), "{what}: {apart} of {rounding}");
-        let (apart, rounding) = (error(&fused, &plain), error(&exact, &plain));
-        assert!(apart < 0.02 && rounding > 1e-4, "{what}: {apart} of {rounding}");
+        let error = error(&in_precision(&decoder, Bf16), &in_precision(&decoder, F32));
+        assert!((1e-3..0.3).contains(&error), "{}: {error}", name(&config));
     }
+}
+
+/// Both paths round the same operands, so losses are the same; but a sum in another order may fall on the other side of a
+/// border. Gradients are not: the plain path multiplies them as they come.
+#[test]
+fn the_plain_path_rounds_what_the_fused_one_does() {
+    let (mut same, mut all) = (0, 0);
+    for config in without_skipping() {
+        let decoder = decoder(&config);
+        let fused = in_precision(&decoder, Bf16);
+        let plain = plainly(|| in_precision(&decoder, Bf16));
+        let apart = (fused[""][0] - plain[""][0]).abs();
+        assert!(apart < 5e-3, "{}: losses are {apart} apart", name(&config));
+        let error = error(&fused, &plain);
+        assert!(error < 0.03, "{}: gradients are {error} apart", name(&config));
+        (same, all) = (same + usize::from(apart < 1e-5), all + 1);
+    }
+    assert!(10 * same > 9 * all, "only {same} of {all} losses are the same");
 }
 
 #[test]
