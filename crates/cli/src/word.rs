@@ -11,6 +11,9 @@ pub(crate) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
         .try_map(|word| serde_json::from_value::<T>(serde_json::Value::String(word)))
 }
 
+/// Those of [`hadal_model::Precision`].
+pub(crate) const PRECISIONS: &[&str] = &["f32", "bf16", "bf16x3"];
+
 /// A whole number from `LEAST` to `MOST`. What is no such number is told in words, and not by the type that holds it.
 pub(crate) fn whole<const LEAST: usize, const MOST: usize>(text: &str) -> Result<usize, String> {
     match text.trim().parse() {
@@ -22,6 +25,12 @@ pub(crate) fn whole<const LEAST: usize, const MOST: usize>(text: &str) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hadal_model::Precision;
+
+    #[test]
+    fn every_precision_has_its_word() {
+        assert_eq!(PRECISIONS, Precision::ALL.map(Precision::name));
+    }
 
     #[test]
     fn numbers_are_whole_and_within_reason() {

@@ -2,7 +2,7 @@
 //!
 //! The file is that of a run (`[model]`, `[data]`, `[train]` and so on) without `seed` and
 //! `[residual]`; in their place it has `seeds` and a list of `[[variant]]`. Variants can differ in their
-//! residual stream alone, and in what the recipe of its paper prescribes.
+//! residual stream alone, in what the recipe of its paper prescribes, and in the precision of products.
 
 use super::error::CompareError;
 use hadal_files::read_text;
@@ -53,7 +53,7 @@ pub struct Variant {
     pub name: String,
     /// The policy.
     pub residual: ResidualConfig,
-    /// Settings that its recipe prescribes, as `a.b=value`.
+    /// Settings that its recipe prescribes, and its precision, as `a.b=value`.
     recipe: Vec<String>,
 }
 
@@ -114,6 +114,9 @@ fn recipe_setting(residual: &dyn PolicyConfig, key: &str) -> Option<String> {
     let skip = key.strip_prefix("skip_").filter(|skip| SKIP_KEYS.contains(skip))?;
     residual.can_skip().then(|| format!("skip.{skip}"))
 }
+
+/// What every variant may set besides its residual, for the run's `train.precision`.
+const PRECISION: &str = "precision";
 
 /// More would only ever be a mistyped number.
 const MOST_THREADS: usize = 1024;
@@ -308,7 +311,7 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
     let Value::Table(mut table) = value else {
         return refuse("variant", "is no table; write [[variant]]".into());
     };
-    let own = ["name", "residual"];
+    let own = ["name", "residual", PRECISION];
     for key in table.keys().filter(|key| !own.contains(&key.as_str())) {
         if let Some(meant) = nearest(key, own) {
             return refuse(key, format!("of a variant is unknown; did you mean {meant}?"));
@@ -341,7 +344,9 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
         );
         return refuse("variant.name", problem);
     }
-    let mut recipe = Vec::new();
+    let precision = table.remove(PRECISION);
+    let mut recipe: Vec<_> =
+        precision.iter().map(|value| format!("train.{PRECISION}={value}")).collect();
     for (key, value) in table {
         if let Some(setting) = recipe_setting(&*residual, &key) {
             recipe.push(format!("{setting}={value}"));
@@ -362,8 +367,8 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
             return refuse(&key, problem);
         }
         let problem = format!(
-            "of variant `{name}` is refused: variants differ in residual alone (and in what its recipe prescribes: \
-             {}); write it above all variants, for all of them",
+            "of variant `{name}` is refused: variants differ in residual alone (and in precision, and in what its recipe \
+             prescribes: {}); write it above all variants, for all of them",
             recipes()
         );
         return refuse(&key, problem);

@@ -172,7 +172,8 @@ impl Room {
         let tiles = self.keys.chunks(KEYS * dim);
         self.key_tiles.resize_with(tiles.len(), Packed::default);
         for (packed, keys) in self.key_tiles.iter_mut().zip(tiles) {
-            packed.refill(View::transposed(keys, dim), dim, keys.len() / dim);
+            let keys_count = keys.len() / dim;
+            packed.refill(View::transposed(keys, dim), dim, keys_count, inputs.precision);
         }
     }
 }

@@ -5,6 +5,10 @@
 //! read too few times for that to pay. The depth is cut into blocks of [`KC`], for which a panel of B fits into
 //! the L1 cache. Products run on one thread: callers split the rows of C, or its columns where the left factor
 //! is packed once for all ([`Left`]). What one product writes in [`Panels`], others read without packing it.
+//!
+//! Operands are rounded as they are packed, to the [`Precision`] that the shared factor was packed with; what f32 reads in place
+//! is packed too. With several parts to an operand, the parts lie one behind the other, and a product is a sum of products of
+//! parts. Where the CPU multiplies bf16 numbers itself, parts are in words instead ([`words`]).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,17 +18,22 @@ mod left;
 mod pack;
 mod panels;
 mod tile;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod words;
 
 pub(crate) use left::Left;
 pub(crate) use pack::Packed;
 pub(crate) use panels::{BLOCK, Layout, Panels, PanelsMut};
+pub use words::Unit;
 
 use crate::lent::Lent;
+use crate::precision::Precision;
 use crate::rows::{cut, cut_mut};
 use pack::{pack_left, panel_stride};
 use std::cell::Cell;
 use std::ops::{Range, RangeInclusive};
 use tile::{A, C, Order, Tile, multiply_tiles};
+use words::Kind;
 
 /// Rows that are packed side by side; a register tile has one or two such groups.
 pub(crate) const MR: usize = 6;
@@ -39,12 +48,33 @@ const SHALLOW: usize = 32;
 /// Rows of the largest and of the smallest task.
 const LARGEST: usize = 22 * MR;
 const SMALLEST: usize = 2 * MR;
+/// Panels of C that are computed from words before they are handed on.
+const WORD_PANELS: usize = 8;
 
 /// Rows of the tasks that compute C, one after another. They are large enough to read B seldom, and get smaller
 /// towards the end, so that all threads end at about the same time however fast each of them is. Rows
 /// are independent of each other, so sizes change no bit.
-pub(crate) fn row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
-    tasks(rows, Tile::here().rows, SMALLEST..=LARGEST, usize::MAX).into_iter()
+pub(crate) fn row_tasks(
+    rows: usize,
+    precision: Precision,
+) -> impl ExactSizeIterator<Item = usize> + Send {
+    let unit = height(precision);
+    tasks(rows, unit, smallest(unit)..=largest(unit), usize::MAX).into_iter()
+}
+
+/// Rows of a kernel's tile.
+fn height(precision: Precision) -> usize {
+    Kind::here(precision).map_or_else(|| Tile::here().rows, Kind::height)
+}
+
+/// Rows of the smallest task of whole tiles.
+fn smallest(unit: usize) -> usize {
+    SMALLEST.next_multiple_of(unit)
+}
+
+/// Rows of the largest task of whole tiles.
+fn largest(unit: usize) -> usize {
+    LARGEST / unit * unit
 }
 
 /// The rows of C of each of the [`row_tasks`], which are `width` long, with those of A, which are `depth` long.
@@ -53,19 +83,28 @@ pub(crate) fn row_pairs<'a>(
     width: usize,
     mut a: &'a [f32],
     depth: usize,
+    precision: Precision,
 ) -> impl ExactSizeIterator<Item = (&'a mut [f32], &'a [f32])> + Send {
-    row_tasks(a.len() / depth)
+    row_tasks(a.len() / depth, precision)
         .map(move |rows| (cut_mut(&mut c, rows * width), cut(&mut a, rows * depth)))
 }
 
 /// [`row_tasks`] that stay large, for rows after which there is more to do.
-pub(crate) fn large_row_tasks(rows: usize) -> impl ExactSizeIterator<Item = usize> + Send {
-    tasks(rows, Tile::here().rows, LARGEST..=LARGEST, usize::MAX).into_iter()
+pub(crate) fn large_row_tasks(
+    rows: usize,
+    precision: Precision,
+) -> impl ExactSizeIterator<Item = usize> + Send {
+    let unit = height(precision);
+    tasks(rows, unit, largest(unit)..=largest(unit), usize::MAX).into_iter()
 }
 
 /// [`row_tasks`] for a matrix in panels: the rows of each task are rows of one block.
-pub(crate) fn block_tasks(rows: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    ranges(tasks(rows, Tile::here().rows, SMALLEST..=LARGEST, BLOCK))
+pub(crate) fn block_tasks(
+    rows: usize,
+    precision: Precision,
+) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
+    let unit = height(precision);
+    ranges(tasks(rows, unit, smallest(unit)..=largest(unit), BLOCK))
 }
 
 /// The panels of the tasks that compute columns of C, in the same way.
@@ -132,12 +171,14 @@ impl<'a> View<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     a: Vec<f32>,
+    words: Vec<u32>,
 }
 
 impl Scratch {
     /// The one that this thread keeps.
     pub(crate) fn of_thread() -> Lent<Self> {
-        thread_local!(static HOME: Cell<Scratch> = const { Cell::new(Scratch { a: Vec::new() }) });
+        const EMPTY: Scratch = Scratch { a: Vec::new(), words: Vec::new() };
+        thread_local!(static HOME: Cell<Scratch> = const { Cell::new(EMPTY) });
         Lent::from(&HOME)
     }
 }
@@ -174,10 +215,10 @@ pub(crate) fn multiply(
         // A sum of nothing.
         (0..m).for_each(|row| c[row * ldc..][..n].fill(0.0));
     }
-    for start in (0..k).step_by(KC) {
-        let depth = KC.min(k - start);
+    for start in (0..k).step_by(b.block()) {
+        let depth = b.block().min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
-        let a = prepare([m, n, depth], a.after(start), scratch);
+        let a = prepare([m, n, depth], a.after(start), b, scratch);
         for_panels([m, n, depth], start, a, b, c, ldc, store);
     }
 }
@@ -186,18 +227,48 @@ pub(crate) fn multiply(
 fn for_panels(
     [m, n, depth]: [usize; 3],
     start: usize,
-    a: A,
+    a: Parts,
     b: &Packed,
     c: &mut [f32],
     ldc: usize,
     store: Store,
 ) {
-    let at_once = Tile::here().panels * NR;
+    let at_once = match a {
+        Parts::Words(..) => n.next_multiple_of(NR).max(NR),
+        Parts::Numbers { .. } => Tile::here().panels * NR,
+    };
     for first in (0..n).step_by(at_once) {
-        let columns = at_once.min(n - first);
-        let b = b.panels(start, first / NR, columns);
-        multiply_tiles([m, columns, depth], a, b, C::rows(&mut c[first..], ldc), store, None);
+        let sizes = [m, at_once.min(n - first), depth];
+        some_panels(sizes, [start, first / NR], a, b, C::rows(&mut c[first..], ldc), store);
     }
+}
+
+/// Some columns of a block: those of B from `panel` on, in the block that begins at `start`.
+fn some_panels(
+    sizes @ [m, columns, depth]: [usize; 3],
+    [start, panel]: [usize; 2],
+    a: Parts,
+    b: &Packed,
+    mut c: C,
+    store: Store,
+) {
+    match a {
+        Parts::Words(kind, a) => {
+            words::multiply(kind, sizes, a, b.right(kind, start, panel), c, store);
+        }
+        Parts::Numbers { first, apart } => {
+            for (left, right, store) in terms(b.precision(), store) {
+                let (a, b) = (first.after(left * apart), b.panels(right, start, panel, columns));
+                multiply_tiles([m, columns, depth], a, b, c.lend(), store, None);
+            }
+        }
+    }
+}
+
+/// The products of parts that a product is the sum of, and what each of them does to C.
+fn terms(precision: Precision, store: Store) -> impl Iterator<Item = (usize, usize, Store)> {
+    let terms = precision.terms().iter().enumerate();
+    terms.map(move |(i, &(left, right))| (left, right, Store { add: store.add || i > 0, ..store }))
 }
 
 /// `C = A B` for some rows of C, those from `rows.start` on of a matrix in panels, which must be of one block. Each
@@ -223,21 +294,21 @@ pub(crate) unsafe fn fill_panels(
             finish(panel, c);
         }
     }
-    let at_once = Tile::here().panels;
-    for start in (0..k).step_by(KC) {
-        let depth = KC.min(k - start);
+    // To set up a unit for words takes time: more columns share it.
+    let at_once = if b.kind().is_some() { WORD_PANELS } else { Tile::here().panels };
+    for start in (0..k).step_by(b.block()) {
+        let depth = b.block().min(k - start);
         let store = Store { add: start > 0, ..Store::SET };
-        let a = prepare([rows.len(), b.columns(), depth], a.after(start), scratch);
+        let a = prepare([rows.len(), b.columns(), depth], a.after(start), b, scratch);
         let panels = c.layout.panels();
         for first in (0..panels).step_by(at_once) {
             let group = first..panels.min(first + at_once);
             (group.end..panels.min(group.end + at_once))
                 .for_each(|panel| c.ask_for(panel, rows.clone()));
             let columns = group.len() * NR;
-            let b = b.panels(start, first, columns);
             // SAFETY: passed on from the caller.
             let to = unsafe { c.target(first, rows.clone()) };
-            multiply_tiles([rows.len(), columns, depth], a, b, to, store, None);
+            some_panels([rows.len(), columns, depth], [start, first], a, b, to, store);
             if start + depth == k {
                 // SAFETY: passed on from the caller.
                 group.for_each(|panel| finish(panel, unsafe { c.piece(panel, rows.clone()) }));
@@ -256,37 +327,115 @@ pub(crate) unsafe fn multiply_panels(
     b: &Packed,
     c: &mut [f32],
     store: Store,
+    scratch: &mut Scratch,
 ) {
     let (k, n) = (a.layout.columns, b.columns());
     assert!(k <= b.depth());
     if k == 0 && !store.add {
         c[..rows.len() * n].fill(0.0);
     }
-    for start in (0..k).step_by(KC) {
-        let depth = KC.min(k - start);
+    for start in (0..k).step_by(b.block()) {
+        let depth = b.block().min(k - start);
         let store = Store { add: store.add || start > 0, ..store };
         // SAFETY: passed on from the caller.
-        let a = unsafe { a.left(rows.start, start) };
+        let a = unsafe { prepare_panels(rows.clone(), start, depth, a, b, scratch) };
         for_panels([rows.len(), n, depth], start, a, b, c, n, store);
     }
 }
 
-/// A for a product of these sizes: packed, unless it is read too few times for that to pay.
-fn prepare<'a>([m, n, depth]: [usize; 3], a: View<'a>, scratch: &'a mut Scratch) -> A<'a> {
+/// A block of a left factor, as the right one wants it.
+#[derive(Clone, Copy)]
+enum Parts<'a> {
+    /// Parts that lie so far apart, or operands as they are.
+    Numbers { first: A<'a>, apart: usize },
+    /// All parts, in rows of words.
+    Words(Kind, &'a [u32]),
+}
+
+impl<'a> Parts<'a> {
+    /// Operands as they are.
+    fn whole(a: A<'a>) -> Self {
+        Self::Numbers { first: a, apart: 0 }
+    }
+}
+
+/// A for a product of these sizes: packed, unless it is read as it is, and too few times for packing to pay.
+fn prepare<'a>(
+    [m, n, depth]: [usize; 3],
+    a: View<'a>,
+    b: &Packed,
+    scratch: &'a mut Scratch,
+) -> Parts<'a> {
+    if let Some(kind) = b.kind() {
+        return scratch.words(kind, m, |out| words::pack_rows(kind, out, a, m, depth));
+    }
     // A stream of its own is read faster than six rows side by side, above all where rows are a large
     // power of two apart and fall into the same cache sets; but it must be read often enough.
-    if n < WORTH_PACKING {
+    if n < WORTH_PACKING && b.precision() == Precision::F32 {
         if a.column == 1 && !a.row.is_multiple_of(512) {
-            return A::new(a.data, Order::Rows { row: a.row }, MR * a.row);
+            return Parts::whole(A::new(a.data, Order::Rows { row: a.row }, MR * a.row));
         }
         if a.row == 1 && depth <= SHALLOW {
-            return A::new(a.data, Order::Columns { column: a.column }, MR);
+            return Parts::whole(A::new(a.data, Order::Columns { column: a.column }, MR));
         }
     }
-    let stride = panel_stride(depth);
-    scratch.a.resize(m.div_ceil(MR) * stride, 0.0);
-    pack_left(&mut scratch.a, a, m, depth);
-    A::new(&scratch.a, Order::PACKED, stride)
+    scratch.parts([m, depth], b.precision(), |out| pack_left(out, a, m, depth))
+}
+
+/// Rows of a matrix in panels, over `depth` columns from `start` on.
+///
+/// # Safety
+/// These rows must be written, and not be changed while the result is in use.
+unsafe fn prepare_panels<'a>(
+    rows: Range<usize>,
+    start: usize,
+    depth: usize,
+    a: &'a PanelsMut,
+    b: &Packed,
+    scratch: &'a mut Scratch,
+) -> Parts<'a> {
+    if let Some(kind) = b.kind() {
+        // SAFETY: passed on from the caller; nobody writes to it.
+        let piece = |panel| -> &[f32] { unsafe { a.piece(start / NR + panel, rows.clone()) } };
+        let pack = |out: &mut [u32]| {
+            words::pack_rows_of_panels(kind, out, piece, rows.len(), depth);
+        };
+        return scratch.words(kind, rows.len(), pack);
+    }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match b.precision() {
+            Precision::F32 => Parts::whole(a.left(rows.start, start)),
+            precision => {
+                let pack = |out: &mut [f32]| a.pack(rows.clone(), start, depth, out);
+                scratch.parts([rows.len(), depth], precision, pack)
+            }
+        }
+    }
+}
+
+impl Scratch {
+    /// Rows of a left factor as `pack` leaves them, rounded.
+    fn parts(
+        &mut self,
+        [m, depth]: [usize; 2],
+        precision: Precision,
+        pack: impl FnOnce(&mut [f32]),
+    ) -> Parts<'_> {
+        let stride = panel_stride(depth);
+        let apart = m.div_ceil(MR) * stride;
+        self.a.resize(precision.parts() * apart, 0.0);
+        pack(&mut self.a[..apart]);
+        precision.round(&mut self.a);
+        Parts::Numbers { first: A::new(&self.a, Order::PACKED, stride), apart }
+    }
+
+    /// The same in words.
+    fn words(&mut self, kind: Kind, m: usize, pack: impl FnOnce(&mut [u32])) -> Parts<'_> {
+        self.words.resize(kind.rows(m), 0);
+        pack(&mut self.words);
+        Parts::Words(kind, &self.words)
+    }
 }
 
 #[cfg(test)]
@@ -311,7 +460,7 @@ mod tests {
                 for k in sizes {
                     let (a, b) = (noise("a", m * k), noise("b", k * n));
                     let want = reference(|i, p| a[i * k + p], &b, [m, n, k]);
-                    let packed = Packed::new(View::rows(&b, n), k, n);
+                    let packed = Packed::new(View::rows(&b, n), k, n, Precision::F32);
                     let mut c = vec![f32::NAN; m * n];
                     multiply(
                         [m, n, k],
@@ -329,7 +478,7 @@ mod tests {
                     let store = Store { scale: 2.0, add: true };
                     let mut again = Packed::default();
                     let columns: Vec<f32> = (0..k * n).map(|i| b[i % k * n + i / k]).collect();
-                    again.refill(View::transposed(&columns, k), k, n);
+                    again.refill(View::transposed(&columns, k), k, n, Precision::F32);
                     let sizes = [m, n, k];
                     multiply(
                         sizes,
@@ -349,7 +498,8 @@ mod tests {
 
     #[test]
     fn a_sum_of_nothing_is_zero() {
-        let (packed, scratch) = (Packed::new(View::rows(&[], 3), 0, 3), &mut Scratch::default());
+        let packed = Packed::new(View::rows(&[], 3), 0, 3, Precision::F32);
+        let scratch = &mut Scratch::default();
         let mut c = [f32::NAN; 8];
         let a = View::rows(&[], 0);
         multiply([2, 3, 0], a, &packed, &mut c, 5, Store::SET, scratch);
@@ -367,7 +517,8 @@ mod tests {
         let mut c = [f32::NAN; 6];
         // SAFETY: as above.
         unsafe {
-            multiply_panels(0..2, &PanelsMut::new(&mut [], nothing), &packed, &mut c, Store::SET);
+            let a = PanelsMut::new(&mut [], nothing);
+            multiply_panels(0..2, &a, &packed, &mut c, Store::SET, scratch);
         }
         assert_eq!(c, [0.0; 6]);
     }
@@ -396,7 +547,7 @@ mod tests {
     fn rows_that_share_cache_sets_are_copied_and_give_the_same() {
         let (m, n, k) = (7, 20, 512);
         let (a, b) = (noise("a", m * k), noise("b", k * n));
-        let packed = Packed::new(View::rows(&b, n), k, n);
+        let packed = Packed::new(View::rows(&b, n), k, n, Precision::F32);
         let mut c = vec![f32::NAN; m * n];
         let mut scratch = Scratch::default();
         multiply([m, n, k], View::rows(&a, k), &packed, &mut c, n, Store::SET, &mut scratch);

@@ -1,5 +1,7 @@
 //! f32 kernels over slices: no tensors, no graph.
 //!
+//! Matrix products can take their operands with fewer bits: see [`Precision`].
+//!
 //! Every kernel comes as a forward and a hand-written backward. They are plain loops that the compiler
 //! vectorises, compiled for any CPU, for AVX2 with FMA and for AVX-512, and chosen at run time. Work is
 //! split by token tiles of fixed size, and partial sums are added in the order of the tiles, so results
@@ -23,6 +25,7 @@ pub mod norm;
 mod parallel;
 pub mod peak;
 pub mod pool;
+mod precision;
 mod route;
 mod row;
 mod rows;
@@ -35,6 +38,8 @@ pub mod work;
 #[cfg(test)]
 mod testing;
 
+pub use gemm::Unit;
+pub use precision::{Precision, bf16, split};
 pub use route::Route;
 pub use rows::{Rows, Values};
 pub use simd::{Form, HasAvx2, HasAvx512};

@@ -4,6 +4,7 @@
 use crate::buffer::unwritten;
 use crate::gemm::{NR, Packed, Scratch, Store, View, large_row_tasks, multiply, row_pairs};
 use crate::parallel;
+use crate::precision::Precision;
 use crate::rows::cut_mut;
 use crate::vector;
 use crate::work;
@@ -31,28 +32,29 @@ pub(crate) const FEW: usize = 8;
 /// `y[tokens, sum of outs]`.
 ///
 /// ```
+/// use hadal_cpu::Precision;
 /// use hadal_cpu::linear::{Weight, forward};
 ///
 /// let x = [1.0, 2.0, 3.0, 4.0]; // two tokens of width 2
 /// let sum = [1.0, 1.0]; // one row
 /// let swap = [0.0, 1.0, 1.0, 0.0];
-/// let y = forward(&x, 2, &[Weight::new(&sum, 2), Weight::new(&swap, 2)]);
+/// let y = forward(&x, 2, &[Weight::new(&sum, 2), Weight::new(&swap, 2)], Precision::F32);
 /// assert_eq!(y, [3.0, 2.0, 1.0, 7.0, 4.0, 3.0]);
 /// ```
-pub fn forward(x: &[f32], inputs: usize, weights: &[Weight]) -> Vec<f32> {
+pub fn forward(x: &[f32], inputs: usize, weights: &[Weight], precision: Precision) -> Vec<f32> {
     let (tokens, width) = checked(x, inputs, weights);
     work::add(2 * tokens * inputs * width);
     if tokens <= FEW {
         return few(x, inputs, weights, width);
     }
     if weights.iter().all(|weight| weight.out.is_multiple_of(NR)) {
-        return joined(x, inputs, weights, width);
+        return joined(x, inputs, weights, width, precision);
     }
-    let packed: Vec<_> = weights.iter().map(|w| pack_forward(*w, inputs)).collect();
+    let packed: Vec<_> = weights.iter().map(|w| pack_forward(*w, inputs, precision)).collect();
     // SAFETY: the products are all of its columns.
     let mut y = unsafe { unwritten(tokens * width) };
     parallel::for_each_init(
-        row_pairs(&mut y, width, x, inputs),
+        row_pairs(&mut y, width, x, inputs, precision),
         Scratch::of_thread,
         |scratch, (y, x)| {
             let rows = x.len() / inputs;
@@ -84,14 +86,20 @@ fn checked(x: &[f32], inputs: usize, weights: &[Weight]) -> (usize, usize) {
 }
 
 /// All weights as one: rows of x are read once for all of them.
-fn joined(x: &[f32], inputs: usize, weights: &[Weight], width: usize) -> Vec<f32> {
+fn joined(
+    x: &[f32],
+    inputs: usize,
+    weights: &[Weight],
+    width: usize,
+    precision: Precision,
+) -> Vec<f32> {
     let parts: Vec<_> =
         weights.iter().map(|w| (View::transposed(w.values, inputs), w.out)).collect();
-    let packed = Packed::side_by_side(&parts, inputs);
+    let packed = Packed::side_by_side(&parts, inputs, precision);
     // SAFETY: the product is all of it.
     let mut y = unsafe { unwritten(x.len() / inputs * width) };
     parallel::for_each_init(
-        row_pairs(&mut y, width, x, inputs),
+        row_pairs(&mut y, width, x, inputs, precision),
         Scratch::of_thread,
         |scratch, (y, x)| {
             let sizes = [x.len() / inputs, width, inputs];
@@ -126,8 +134,8 @@ fn one(x: &[f32], weights: &[Weight], y: &mut [f32]) {
 }
 
 /// `W^T`, ready for `x W^T`.
-pub(crate) fn pack_forward(weight: Weight, inputs: usize) -> Packed {
-    Packed::new(View::transposed(weight.values, inputs), inputs, weight.out)
+pub(crate) fn pack_forward(weight: Weight, inputs: usize, precision: Precision) -> Packed {
+    Packed::new(View::transposed(weight.values, inputs), inputs, weight.out, precision)
 }
 
 /// Gradients of [`forward`].
@@ -140,15 +148,22 @@ pub struct Gradient {
 }
 
 /// `dy` is the gradient of what [`forward`] returned.
-pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gradient {
+pub fn backward(
+    dy: &[f32],
+    x: &[f32],
+    inputs: usize,
+    weights: &[Weight],
+    precision: Precision,
+) -> Gradient {
     let (tokens, width) = checked(x, inputs, weights);
     assert_eq!(dy.len(), tokens * width, "a gradient for each element");
+    let precision = precision.of_rows(tokens);
     work::add(4 * x.len() * width);
     let views = std::iter::once(x).chain(weights.iter().map(|weight| weight.values));
     let views: Vec<_> = views.map(|rows| [(View::rows(rows, inputs), inputs)]).collect();
     let depths = std::iter::once(tokens).chain(weights.iter().map(|weight| weight.out));
     let factors: Vec<_> = views.iter().map(|view| &view[..]).zip(depths).collect();
-    let packed = Packed::all(&factors);
+    let packed = Packed::all(&factors, precision);
     let (packed_x, packed_weights) = (&packed[0], &packed[1..]);
     let lengths = weights.iter().map(|weight| weight.out * inputs);
     // SAFETY: both products are all of their rows.
@@ -159,12 +174,12 @@ pub fn backward(dy: &[f32], x: &[f32], inputs: usize, weights: &[Weight]) -> Gra
     // Rows of weights are split, not tokens: every element is summed in one order, whatever the threads do.
     for (dw, weight) in d_weights.iter_mut().zip(weights) {
         let mut dw = dw.as_mut_slice();
-        for rows in large_row_tasks(weight.out) {
+        for rows in large_row_tasks(weight.out, precision) {
             tasks.push(Part::Weight(cut_mut(&mut dw, rows * inputs), &dy[column..]));
             column += rows;
         }
     }
-    let of_input = row_pairs(&mut dx, inputs, dy, width);
+    let of_input = row_pairs(&mut dx, inputs, dy, width, precision);
     tasks.extend(of_input.map(|(dx, dy)| Part::Input(dx, dy)));
     parallel::for_each_init(tasks.into_iter(), Scratch::of_thread, |scratch, part| match part {
         Part::Weight(dw, dy) => {
@@ -229,7 +244,7 @@ mod tests {
             let x = noise("x", tokens * inputs);
             let weights = outs.map(|out| noise(&format!("w{out}"), out * inputs));
             let views = [&weights[0], &weights[1]].map(|w| Weight::new(w, inputs));
-            let y = forward(&x, inputs, &views);
+            let y = forward(&x, inputs, &views, Precision::F32);
             let parts = [&weights[0], &weights[1]].map(|w| product(&x, w, inputs));
             let width = outs[0] + outs[1];
             let part = |part: usize, from: usize| -> Vec<f32> {
@@ -239,7 +254,7 @@ mod tests {
             assert_close(&part(1, outs[0]), &parts[1], 1e-5);
 
             let dy = noise("dy", y.len());
-            let gradient = backward(&dy, &x, inputs, &views);
+            let gradient = backward(&dy, &x, inputs, &views, Precision::F32);
             let joined: Vec<f32> = weights.concat();
             assert_close(&gradient.x, &product(&dy, &transpose(&joined, inputs), width), 1e-5);
             let dw = product(&transpose(&dy, width), &transpose(&x, inputs), tokens);

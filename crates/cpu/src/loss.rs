@@ -7,6 +7,7 @@ use crate::buffer::unwritten;
 use crate::gemm::{MR, Packed, Scratch, Store, View, multiply, row_pairs, row_tasks};
 use crate::linear::{Weight, pack_forward};
 use crate::parallel;
+use crate::precision::Precision;
 use crate::rows::cut_mut;
 use crate::simd::exp;
 use crate::work;
@@ -34,16 +35,18 @@ pub fn cross_entropy(
     targets: &[u32],
     shares: &[f32],
     with_gradients: bool,
+    precision: Precision,
 ) -> Loss {
+    let precision = precision.of_rows(targets.len());
     let vocabulary = head.len() / width;
     assert_eq!(head.len(), vocabulary * width, "whole rows");
     assert_eq!(hidden.len(), targets.len() * width, "a target for each token");
     assert_eq!(shares.len(), targets.len(), "a share for each token");
     let passes = if with_gradients { 3 } else { 1 };
     work::add(passes * 2 * hidden.len() * vocabulary);
-    let packed = pack_forward(Weight::new(head, width), width);
+    let packed = pack_forward(Weight::new(head, width), width, precision);
     let packed_rows =
-        with_gradients.then(|| Packed::new(View::rows(head, width), vocabulary, width));
+        with_gradients.then(|| Packed::new(View::rows(head, width), vocabulary, width, precision));
     let chunk = (LOGITS / vocabulary).clamp(64, 2064);
     // SAFETY: each chunk writes all of its logits before it reads them, and its rows of the gradient.
     let new = |length: usize| unsafe { unwritten(length) };
@@ -84,15 +87,15 @@ pub fn cross_entropy(
         value += parts.iter().sum::<f64>();
         let Some(packed_rows) = &packed_rows else { continue };
         let d_hidden = &mut d_hidden[i * chunk * width..][..hidden.len()];
-        let tasks = row_pairs(d_hidden, width, logits, vocabulary);
+        let tasks = row_pairs(d_hidden, width, logits, vocabulary, precision);
         parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (d, logits)| {
             let sizes = [d.len() / width, width, vocabulary];
             let logits = View::rows(logits, vocabulary);
             multiply(sizes, logits, packed_rows, d, width, Store::SET, scratch);
         });
-        let packed_hidden = Packed::new(View::rows(hidden, width), targets.len(), width);
+        let packed_hidden = Packed::new(View::rows(hidden, width), targets.len(), width, precision);
         let (mut d, mut word) = (d_head.as_mut_slice(), 0);
-        let tasks = row_tasks(vocabulary).map(|words| {
+        let tasks = row_tasks(vocabulary, precision).map(|words| {
             word += words;
             (cut_mut(&mut d, words * width), &logits[word - words..])
         });
@@ -206,7 +209,7 @@ mod tests {
             let case = Case::new(tokens, vocabulary, width);
             let of = |gradients| {
                 let Case { hidden, head, targets, shares, .. } = &case;
-                cross_entropy(hidden, head, width, targets, shares, gradients)
+                cross_entropy(hidden, head, width, targets, shares, gradients, Precision::F32)
             };
             let loss = of(true);
             assert!((f64::from(loss.value) - case.loss()).abs() < 1e-5);

@@ -17,6 +17,7 @@ use crate::gemm::{
 };
 use crate::linear::{self, FEW, Weight};
 use crate::parallel;
+use crate::precision::Precision;
 use crate::rows::{cut, cut_mut};
 use crate::simd::exp;
 use crate::work;
@@ -80,33 +81,35 @@ impl<'a> Mlp<'a> {
 }
 
 /// Applies the network to `x`, `[tokens, width]`.
-pub fn forward(x: &[f32], mlp: &Mlp) -> Output {
+pub fn forward(x: &[f32], mlp: &Mlp, precision: Precision) -> Output {
     let tokens = mlp.tokens(x);
-    let (y, mut hidden) = if tokens <= FEW { few(x, mlp) } else { many(x, mlp) };
+    let (y, mut hidden) = if tokens <= FEW { few(x, mlp) } else { many(x, mlp, precision) };
     let gate = hidden.split_off(1).pop().unwrap_or_default();
     Output { y, hidden: hidden.pop().unwrap_or_default(), gate }
 }
 
 /// For few tokens, whose weights are read row by row.
 fn few(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
-    let raise = |weight: &Weight| linear::forward(x, mlp.width, std::slice::from_ref(weight));
+    let raise = |weight: &Weight| {
+        linear::forward(x, mlp.width, std::slice::from_ref(weight), Precision::F32)
+    };
     let mut raised: Vec<_> = mlp.raising().iter().map(raise).collect();
     let y = match raised.as_mut_slice() {
         [up, gate] => {
             let mut product = vec![0.0; up.len()];
             multiply_gated(&mut product, up, gate);
-            linear::forward(&product, mlp.hidden, &[mlp.down()])
+            linear::forward(&product, mlp.hidden, &[mlp.down()], Precision::F32)
         }
         raised => {
             raised.iter_mut().for_each(|raised| square_relu(raised));
-            linear::forward(&raised[0], mlp.hidden, &[mlp.down()])
+            linear::forward(&raised[0], mlp.hidden, &[mlp.down()], Precision::F32)
         }
     };
     let layout = mlp.layout(x.len() / mlp.width);
     (y, raised.iter().map(|rows| layout.arranged(rows)).collect())
 }
 
-fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
+fn many(x: &[f32], mlp: &Mlp, precision: Precision) -> (Vec<f32>, Vec<Vec<f32>>) {
     let Mlp { width, hidden: height, .. } = *mlp;
     let tokens = x.len() / width;
     let raising = mlp.raising();
@@ -116,14 +119,14 @@ fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
     let down = [(View::transposed(mlp.down, height), width)];
     let mut factors: Vec<_> = views.iter().map(|view| (&view[..], width)).collect();
     factors.push((&down, height));
-    let packed = Packed::all(&factors);
+    let packed = Packed::all(&factors, precision);
     let layout = mlp.layout(tokens);
     // SAFETY: every block of rows is of one task, which writes the products of all its columns.
     let new = |length: usize| unsafe { unwritten(length) };
     let (mut y, mut hidden): (_, Vec<_>) =
         (new(tokens * width), raising.iter().map(|_| new(layout.len())).collect());
     let raised: Vec<_> = hidden.iter_mut().map(|values| PanelsMut::new(values, layout)).collect();
-    let tasks = row_blocks(&mut y, x, width);
+    let tasks = row_blocks(&mut y, x, width, precision);
     let room = || (Scratch::of_thread(), Vec::new());
     parallel::for_each_init(tasks, room, |(scratch, product): &mut (_, Vec<f32>), (rows, y, x)| {
         let x = View::rows(x, width);
@@ -139,11 +142,11 @@ fn many(x: &[f32], mlp: &Mlp) -> (Vec<f32>, Vec<Vec<f32>>) {
                 };
                 fill_panels(rows.clone(), width, x, &packed[0], up, scratch, |_, _| ());
                 fill_panels(rows.clone(), width, x, &packed[1], gate, scratch, finish);
-                multiply_panels(0..rows.len(), &product, &packed[2], y, Store::SET);
+                multiply_panels(0..rows.len(), &product, &packed[2], y, Store::SET, scratch);
             } else {
                 let (a, square) = (&raised[0], |_, a: &mut [f32]| square_relu(a));
                 fill_panels(rows.clone(), width, x, &packed[0], a, scratch, square);
-                multiply_panels(rows, a, &packed[1], y, Store::SET);
+                multiply_panels(rows, a, &packed[1], y, Store::SET, scratch);
             }
         }
     });
@@ -155,8 +158,9 @@ fn row_blocks<'a>(
     mut out: &'a mut [f32],
     mut input: &'a [f32],
     width: usize,
+    precision: Precision,
 ) -> impl ExactSizeIterator<Item = (Range<usize>, &'a mut [f32], &'a [f32])> + Send {
-    block_tasks(input.len() / width).map(move |rows| {
+    block_tasks(input.len() / width, precision).map(move |rows| {
         let elements = rows.len() * width;
         (rows, cut_mut(&mut out, elements), cut(&mut input, elements))
     })
@@ -245,13 +249,13 @@ mod tests {
     fn both_forms_compute_their_definition_and_its_gradient() {
         for (tokens, gated) in [(3, false), (3, true), (9, false), (270, false), (270, true)] {
             let case = case(tokens, gated);
-            let output = forward(&case.x, &case.mlp());
+            let output = forward(&case.x, &case.mlp(), Precision::F32);
             let want: Vec<f32> = case.reference().iter().map(|y| *y as f32).collect();
             assert_close(&output.y, &want, 1e-5);
 
             let dy = noise("dy", want.len());
             let (hidden, gate) = (&output.hidden, &output.gate);
-            let gradient = backward(&dy, &case.x, hidden, gate, &case.mlp());
+            let gradient = backward(&dy, &case.x, hidden, gate, &case.mlp(), Precision::F32);
             let loss = |case: &Case| -> f64 {
                 case.reference().iter().zip(&dy).map(|(y, d)| y * f64::from(*d)).sum()
             };

@@ -6,6 +6,7 @@
 use crate::buffer::unwritten;
 use crate::gemm::{Packed, Scratch, Store, View, multiply, row_tasks};
 use crate::parallel;
+use crate::precision::Precision;
 use crate::rows::transpose;
 use crate::update::{PART, scale, square_sum};
 
@@ -81,11 +82,12 @@ impl Polynomials<'_> {
         let norm = square_sum(&x).sqrt() * self.margin + TINY;
         scale(&mut x, (1.0 / norm) as f32);
         for &[a, b, c] in self.coefficients {
-            let turned = Packed::new(View::transposed(&x, n), n, m);
+            let turned = Packed::new(View::transposed(&x, n), n, m, Precision::F32);
             let square = symmetric_sum(0.0, &[], 1.0, &x, &turned);
-            let polynomial =
-                symmetric_sum(b, &square, c, &square, &Packed::new(View::rows(&square, m), m, m));
-            x = sum(a, &x, 1.0, &polynomial, &Packed::new(View::rows(&x, n), m, n), false);
+            let packed = Packed::new(View::rows(&square, m), m, m, Precision::F32);
+            let polynomial = symmetric_sum(b, &square, c, &square, &packed);
+            let packed = Packed::new(View::rows(&x, n), m, n, Precision::F32);
+            x = sum(a, &x, 1.0, &polynomial, &packed, false);
         }
         if tall { transpose(&x, n) } else { x }
     }
@@ -112,7 +114,7 @@ fn sum(share: f32, old: &[f32], scale: f32, left: &[f32], right: &Packed, lower:
     let mut product = unsafe { unwritten(height * columns) };
     let (mut out, mut left, mut end) = (product.as_mut_slice(), left, height);
     // The longest rows first: what comes last should be short.
-    let tasks = row_tasks(height).map(|rows| {
+    let tasks = row_tasks(height, Precision::F32).map(|rows| {
         end -= rows;
         let out = out.split_off_mut(end * columns..).expect("rows of the result");
         (end, out, left.split_off(end * depth..).expect("rows of the factor"))

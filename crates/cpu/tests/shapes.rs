@@ -1,5 +1,6 @@
 //! Whatever lengths safe functions are given, they answer with numbers that were computed, or not at all.
 
+use hadal_cpu::Precision::F32;
 use hadal_cpu::attention::{self, HeadNorms, Shape, Slots};
 use hadal_cpu::linear::{self, Weight};
 use hadal_cpu::mlp::{self, Mlp};
@@ -23,15 +24,15 @@ fn ones(count: usize) -> Vec<f32> {
 #[test]
 fn no_tokens_give_gradients_of_zero() {
     let weights = ones(20 * 5);
-    let gradient = linear::backward(&[], &[], 5, &[Weight::new(&weights, 5)]);
+    let gradient = linear::backward(&[], &[], 5, &[Weight::new(&weights, 5)], F32);
     assert_eq!(gradient.weights, [vec![0.0; 100]]);
     for gate in [None, Some(weights.as_slice())] {
         let mlp = Mlp { width: 5, hidden: 20, up: &weights, gate, down: &weights };
-        let output = mlp::forward(&[], &mlp);
-        let gradient = mlp::backward(&[], &[], &output.hidden, &output.gate, &mlp);
+        let output = mlp::forward(&[], &mlp, F32);
+        let gradient = mlp::backward(&[], &[], &output.hidden, &output.gate, &mlp, F32);
         assert_eq!([gradient.up, gradient.down], [vec![0.0; 100], vec![0.0; 100]]);
     }
-    let loss = loss::cross_entropy(&[], &weights, 5, &[], &[], true);
+    let loss = loss::cross_entropy(&[], &weights, 5, &[], &[], true, F32);
     assert_eq!((loss.value, loss.head), (0.0, vec![0.0; 100]));
 }
 
@@ -40,7 +41,7 @@ fn a_network_without_hidden_values_gives_zero() {
     let mlp = Mlp { width: 5, hidden: 0, up: &[], gate: None, down: &[] };
     for tokens in [3, 30] {
         let x = ones(5 * tokens);
-        let answer = catch_unwind(|| mlp::forward(&x, &mlp).y);
+        let answer = catch_unwind(|| mlp::forward(&x, &mlp, F32).y);
         assert!(answer.is_err() || answer.is_ok_and(|y| y.iter().all(|&y| y == 0.0)));
     }
 }
@@ -62,11 +63,11 @@ fn products_refuse_parts_of_rows_and_of_weights() {
     let short = [Weight { values: &weights[5..], out: 16 }];
     for tokens in [1, 20] {
         let x = ones(tokens * 5 + 2);
-        refused("a part of a row", || linear::forward(&x, 5, &weight));
-        refused("a part of a weight", || linear::forward(&x[2..], 5, &short));
+        refused("a part of a row", || linear::forward(&x, 5, &weight, F32));
+        refused("a part of a weight", || linear::forward(&x[2..], 5, &short, F32));
         let dy = ones(tokens * 16);
-        refused("a part of a gradient", || linear::backward(&dy[1..], &x[2..], 5, &weight));
-        refused("a part of a row, on the way back", || linear::backward(&dy, &x, 5, &weight));
+        refused("a part of a gradient", || linear::backward(&dy[1..], &x[2..], 5, &weight, F32));
+        refused("a part of a row, on the way back", || linear::backward(&dy, &x, 5, &weight, F32));
     }
 }
 
@@ -75,10 +76,11 @@ fn networks_refuse_parts_of_rows_and_of_matrices() {
     let matrix = ones(20 * 5);
     let mlp = Mlp { width: 5, hidden: 20, up: &matrix, gate: None, down: &matrix };
     let x = ones(12 * 5);
-    let output = mlp::forward(&x, &mlp);
-    let backward = |dy: &[f32], x: &[f32]| mlp::backward(dy, x, &output.hidden, &output.gate, &mlp);
-    refused("a part of a row", || mlp::forward(&x[1..], &mlp));
-    refused("a part of a matrix", || mlp::forward(&x, &Mlp { up: &matrix[5..], ..mlp }));
+    let output = mlp::forward(&x, &mlp, F32);
+    let backward =
+        |dy: &[f32], x: &[f32]| mlp::backward(dy, x, &output.hidden, &output.gate, &mlp, F32);
+    refused("a part of a row", || mlp::forward(&x[1..], &mlp, F32));
+    refused("a part of a matrix", || mlp::forward(&x, &Mlp { up: &matrix[5..], ..mlp }, F32));
     refused("a part of a gradient", || backward(&x[1..], &x));
     refused("more gradient than rows", || backward(&ones(13 * 5), &x));
     refused("a part of a row, on the way back", || backward(&x[1..], &x[1..]));
@@ -88,7 +90,7 @@ fn networks_refuse_parts_of_rows_and_of_matrices() {
 fn losses_refuse_tokens_without_target_or_share() {
     let of = |hidden: usize, targets: usize, shares: usize| {
         let (hidden, head) = (ones(hidden), ones(7 * 4));
-        loss::cross_entropy(&hidden, &head, 4, &vec![0; targets], &ones(shares), true)
+        loss::cross_entropy(&hidden, &head, 4, &vec![0; targets], &ones(shares), true, F32)
     };
     assert!(of(12, 3, 3).hidden.iter().all(|d| d.is_finite()));
     refused("fewer targets", || of(12, 2, 3));
@@ -111,7 +113,7 @@ fn attention_refuses_heads_that_are_not_whole() {
     };
     let joined = ones(4 * 3 * 6 * 4);
     let forward = |count: usize, shape: &Shape| {
-        attention::forward(&joined[..count], shape, &Slots::default()).mixed
+        attention::forward(&joined[..count], shape, &Slots::default(), F32).mixed
     };
     assert!(forward(4 * 8 * 4, &shape(4, 2, 4)).iter().all(|x| x.is_finite()));
     refused("heads that do not share", || forward(4 * 7 * 4, &shape(3, 2, 4)));
@@ -123,7 +125,7 @@ fn attention_refuses_heads_that_are_not_whole() {
         let (queries, key_values) = (ones(3 * 3), ones(3 * 6));
         let keys = attention::Keys::Running;
         let (shape, slots) = (shape(1, 1, 3), Slots::default());
-        attention::forward_routed(&queries, &key_values, &shape, &slots, &route, keys)
+        attention::forward_routed(&queries, &key_values, &shape, &slots, &route, keys, F32)
     });
     refused("rows of more tokens", || route.gather(&ones(12), 2));
     refused("rows of fewer tokens", || route.scatter(&ones(4), 2));

@@ -5,6 +5,9 @@
 //! here; the plain form of attention is in `hadal-model`, and that of a junction is a policy's `read` and
 //! `write`. The fused form is taken wherever tensors live on the Flex backend, unless [`plainly`] forbids
 //! it; tests hold the two together.
+//!
+//! Matrix products round their operands as [`with_precision`] says. The scope in which an operation is recorded decides for
+//! its backward pass too.
 
 mod attention;
 mod bridge;
@@ -15,6 +18,7 @@ mod lock;
 mod loss;
 mod mlp;
 mod path;
+mod product;
 mod read_back;
 mod rms;
 mod route;
@@ -28,12 +32,13 @@ pub use attention::{
 };
 pub use bridge::lend;
 pub use embed::embed;
-pub use hadal_cpu::{Route, Rows};
+pub use hadal_cpu::{Precision, Route, Rows};
 pub use junction::Junctions;
 pub use linear::linear;
 pub use loss::{Targets, head_loss};
 pub use mlp::{MlpBiases, MlpWeights, mlp};
-pub use path::{fused_calls, fuses, plainly};
+pub use path::{fused_calls, fuses, plainly, precision, with_precision};
+pub use product::matmul;
 pub use read_back::{ReadBackError, read_back};
 pub use rms::{inverse_rms, rms, rms_norm, root_mean_square};
 pub use route::{gather, indices, scatter};

@@ -2,10 +2,10 @@
 
 use crate::bridge::{Operation, Output, run};
 use crate::linear::linear;
-use crate::path::fuses;
+use crate::path::{fuses, precision};
 use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
-use hadal_cpu::Rows;
 use hadal_cpu::loss::cross_entropy;
+use hadal_cpu::{Precision, Rows};
 use std::sync::Arc;
 
 /// What each token should be followed by, and how much it counts.
@@ -26,7 +26,8 @@ pub struct Targets {
 pub fn head_loss(hidden: Tensor<3>, head: Tensor<2>, targets: &Targets) -> Tensor<1> {
     let device = hidden.device();
     if fuses(&device) {
-        let operation = HeadLoss { width: hidden.dims()[2], targets: targets.clone() };
+        let (width, targets) = (hidden.dims()[2], targets.clone());
+        let operation = HeadLoss { width, targets, precision: precision() };
         return run(operation, vec![hidden.into(), head.into()]);
     }
     let [batch, time, _] = hidden.dims();
@@ -41,13 +42,14 @@ pub fn head_loss(hidden: Tensor<3>, head: Tensor<2>, targets: &Targets) -> Tenso
 struct HeadLoss {
     width: usize,
     targets: Targets,
+    precision: Precision,
 }
 
 impl Operation for HeadLoss {
     fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
         let [hidden, head] = [0, 1].map(|i| inputs[i].values());
         let Targets { ids, shares } = &self.targets;
-        let loss = cross_entropy(hidden, head, self.width, ids, shares, keep);
+        let loss = cross_entropy(hidden, head, self.width, ids, shares, keep, self.precision);
         Output { values: vec![loss.value], shape: vec![1], saved: vec![loss.hidden, loss.head] }
     }
 

@@ -2,11 +2,11 @@
 
 use crate::bridge::{Input, Operation, Output, run};
 use crate::linear::linear;
-use crate::path::fuses;
+use crate::path::{fuses, precision};
 use burn::tensor::Tensor;
 use burn::tensor::activation::{relu, silu};
-use hadal_cpu::Rows;
 use hadal_cpu::mlp::{Mlp, backward, forward};
+use hadal_cpu::{Precision, Rows};
 
 /// The matrices of a network.
 pub struct MlpWeights {
@@ -42,7 +42,8 @@ pub fn mlp(x: Tensor<3>, weights: MlpWeights, recompute: bool) -> Tensor<3> {
     }
     if fuses(&x.device()) {
         let [hidden, width] = up.dims();
-        let operation = FusedMlp { shape: x.dims(), width, hidden, recompute };
+        let (shape, precision) = (x.dims(), precision());
+        let operation = FusedMlp { shape, width, hidden, recompute, precision };
         let mut inputs: Vec<Input> = vec![x.into(), up.into(), down.into()];
         inputs.extend(gate.map(Input::from));
         return run(operation, inputs);
@@ -79,6 +80,7 @@ struct FusedMlp {
     width: usize,
     hidden: usize,
     recompute: bool,
+    precision: Precision,
 }
 
 impl FusedMlp {
@@ -95,7 +97,7 @@ impl FusedMlp {
 
 impl Operation for FusedMlp {
     fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
-        let out = forward(inputs[0].values(), &self.mlp(inputs));
+        let out = forward(inputs[0].values(), &self.mlp(inputs), self.precision);
         let saved = if keep && !self.recompute { vec![out.hidden, out.gate] } else { Vec::new() };
         Output { values: out.y, shape: self.shape.to_vec(), saved }
     }
@@ -103,10 +105,10 @@ impl Operation for FusedMlp {
     fn backward(&self, d: Rows, inputs: &[Rows], mut saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let (x, mlp) = (inputs[0].values(), self.mlp(inputs));
         if self.recompute {
-            let out = forward(x, &mlp);
+            let out = forward(x, &mlp, self.precision);
             saved = vec![out.hidden, out.gate];
         }
-        let gradient = backward(d.values(), x, &saved[0], &saved[1], &mlp);
+        let gradient = backward(d.values(), x, &saved[0], &saved[1], &mlp, self.precision);
         vec![gradient.x, gradient.up, gradient.down, gradient.gate]
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::attention::Projected;
 use crate::lock::lock;
+use hadal_cpu::Precision;
 use hadal_cpu::attention::{KeyValues, Shape, Slots};
 use std::sync::{Arc, Mutex};
 
@@ -77,13 +78,14 @@ impl SeenTokens {
         projected: &Projected<Vec<f32>>,
         shape: &Shape,
         batch: usize,
+        precision: Precision,
     ) -> Vec<f32> {
         let (time, width) = (shape.time, shape.heads * shape.head_dim);
         let mut seen = lock(&self.0);
         seen.rows.resize_with(batch, KeyValues::default);
         let at_once = time > MANY && seen.rows.iter().all(KeyValues::is_empty);
         let mut mixed = if at_once {
-            projected.mix(shape, &Slots::default()).mixed
+            projected.mix(shape, &Slots::default(), precision).mixed
         } else {
             vec![0.0; projected.asking(batch * time) * width]
         };

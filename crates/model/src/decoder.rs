@@ -12,7 +12,7 @@ use crate::pass::{Pass, PassError, Tokens, Variant};
 use crate::rope::Rope;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use hadal_kernels::{Targets, embed, fuses, head_loss, linear};
+use hadal_kernels::{Targets, embed, fuses, head_loss, linear, with_precision};
 use hadal_residual::{
     AnyResidual, Declared, Init, Site, SkippedKeys, Skipping, Stored, Traversal, Weights,
 };
@@ -80,9 +80,11 @@ impl Decoder {
     /// - output: `[B, T, V]`, or `[B, 1, V]` with [`Pass::only_last`]
     pub fn logits(&self, tokens: &Tokens, pass: Pass) -> Result<Tensor<3>, PassError> {
         let only_last = pass.only_last;
-        let (hidden, _) = self.hidden(tokens, pass)?;
-        let hidden = if only_last { hidden.narrow(1, tokens.time() - 1, 1) } else { hidden };
-        Ok(linear(hidden, self.head()))
+        with_precision(pass.precision, || {
+            let (hidden, _) = self.hidden(tokens, pass)?;
+            let hidden = if only_last { hidden.narrow(1, tokens.time() - 1, 1) } else { hidden };
+            Ok(linear(hidden, self.head()))
+        })
     }
 
     /// The mean cross-entropy of the scored positions, or of all of them if `scored` is empty. Logits are
@@ -106,10 +108,12 @@ impl Decoder {
             });
         }
         self.check_vocabulary(targets.ids())?;
-        let (hidden, extra) = self.hidden(tokens, pass)?;
         let shares = shares(targets.ids().len(), scored).into();
         let targets = Targets { ids: targets.ids().into(), shares };
-        let loss = head_loss(hidden, self.head(), &targets);
+        let (loss, extra) = with_precision(pass.precision, || {
+            let (hidden, extra) = self.hidden(tokens, pass)?;
+            Ok::<_, PassError>((head_loss(hidden, self.head(), &targets), extra))
+        })?;
         // The policy's own loss has a gradient but is not part of the returned loss.
         Ok(match extra {
             Some(extra) => loss + (extra.clone() - extra.detach()),
@@ -133,15 +137,15 @@ impl Decoder {
         sites.filter(|site| !absent.contains(site)).collect()
     }
 
-    /// What the head multiplies, `[B, T, d]`, and the policy's own loss.
+    /// What the head multiplies, `[B, T, d]`, and the policy's own loss, in the precision of this scope.
     fn hidden(
         &self,
         tokens: &Tokens,
         pass: Pass,
     ) -> Result<(Tensor<3>, Option<Tensor<1>>), PassError> {
-        let Pass { mut cache, absent, mode, memory, probe, mut tally, mut record, .. } = pass;
-        let Pass { replay, stop, .. } = pass;
-        let variant = Variant { absent, mode, stop };
+        let Pass { absent, mode, precision, memory, probe, replay, stop, .. } = pass;
+        let Pass { mut cache, mut tally, mut record, .. } = pass;
+        let variant = Variant { absent, mode, precision, stop };
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens.ids(), start + tokens.time())?;
         self.check_absent(absent)?;

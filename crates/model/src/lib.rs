@@ -58,6 +58,7 @@ pub use decoder::{Decoder, ReadParameter};
 pub use device::{DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, byte_tokenizer, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
+pub use hadal_kernels::Precision;
 pub use hadal_tokenizer::{
     ChatError, ChatTemplate, Message, NAMED_TEMPLATES, Role, StopStrings, TextStream, Tokenizer,
     TokenizerError, compute_template, compute_templates_with, guarded, is_guarded, model_at,

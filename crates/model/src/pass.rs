@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::recording::Recording;
 use crate::tally::Tally;
-use hadal_kernels::ReadBackError;
+use hadal_kernels::{Precision, ReadBackError};
 use hadal_residual::{Memory, Probe, Site, StepMode};
 pub use hadal_tokenizer::Tokens;
 use std::sync::atomic::AtomicBool;
@@ -19,6 +19,8 @@ pub struct Pass<'a> {
     pub mode: &'a StepMode,
     /// What the backward pass may compute again instead of keeping it.
     pub memory: Memory,
+    /// What its matrix products round, forward and backward.
+    pub precision: Precision,
     /// Watches the pass. The policy then runs step by step instead of fused.
     pub probe: Option<&'a mut dyn Probe>,
     /// Only the logits of each row's last position.
@@ -42,6 +44,8 @@ pub struct Variant<'a> {
     pub mode: &'a StepMode,
     /// Ends a pass between two sub-layers.
     pub stop: Option<&'a AtomicBool>,
+    /// What matrix products round.
+    pub precision: Precision,
 }
 
 impl<'a> Variant<'a> {
@@ -57,8 +61,8 @@ impl<'a> Variant<'a> {
 
     /// A plain forward pass.
     pub fn pass(self) -> Pass<'a> {
-        let Self { absent, mode, stop } = self;
-        Pass { absent, mode, stop, ..Pass::default() }
+        let Self { absent, mode, precision, stop } = self;
+        Pass { absent, mode, precision, stop, ..Pass::default() }
     }
 }
 

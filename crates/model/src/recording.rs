@@ -2,15 +2,17 @@
 
 use crate::pass::{Tokens, Variant};
 use burn::tensor::Tensor;
+use hadal_kernels::Precision;
 use hadal_residual::{Site, StepMode};
 
-/// Outputs of every sub-layer of a pass. A pass of the same model over the same tokens in the same mode, but with other
+/// Outputs of every sub-layer of a pass. A pass of the same model over the same tokens in the same mode and precision, but with other
 /// sub-layers absent, takes everything before the first difference from it, instead of computing it again.
 #[derive(Debug, Default)]
 pub struct Recording {
     tokens: Option<Tokens>,
     absent: Vec<Site>,
     mode: StepMode,
+    precision: Precision,
     outputs: Vec<Option<Tensor<3>>>,
 }
 
@@ -20,6 +22,7 @@ impl Recording {
             tokens: Some(tokens.clone()),
             absent: variant.absent.to_vec(),
             mode: variant.mode.clone(),
+            precision: variant.precision,
             outputs: vec![None; sites],
         };
     }
@@ -32,7 +35,8 @@ impl Recording {
 
     /// How many leading sub-layers return the same in a pass of a variant over `tokens`.
     pub(crate) fn agreeing(&self, tokens: &Tokens, variant: Variant) -> usize {
-        if self.tokens.as_ref() != Some(tokens) || self.mode != *variant.mode {
+        let alike = self.mode == *variant.mode && self.precision == variant.precision;
+        if !alike || self.tokens.as_ref() != Some(tokens) {
             return 0;
         }
         let sites = 0..self.outputs.len();

@@ -17,7 +17,8 @@ mod words;
 pub use estimate::Estimate;
 pub use kept::{discard_measurements, measurements_of};
 pub use parity::{
-    Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport, parity,
+    BF16_TOLERANCE, Comparison, DEFAULT_TOLERANCE, GRADIENT_FLOOR, ParityError, ParityReport,
+    parity,
 };
 pub use samples::Samples;
 pub(crate) use saved::save_into;

@@ -7,12 +7,14 @@
 //! Some gradients vanish by symmetry: the first sub-layer of a multi-stream policy reads n copies of
 //! one vector through a norm, so the size of the weights it mixes them with has no effect. What f32
 //! computes there is the rounding of large terms that cancel, and no relative error means anything.
-//! So the scale of a gradient is at least [`GRADIENT_FLOOR`] times the largest gradient of the trace.
+//! So the scale of a gradient is at least [`GRADIENT_FLOOR`] times the largest gradient of the trace, and that one itself where
+//! operands are rounded to bf16.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use hadal_model::{
-    CheckpointError, Decoder, Pass, PassError, TensorFile, TensorFileError, Tokens, load,
+    CheckpointError, Decoder, Pass, PassError, Precision, TensorFile, TensorFileError, Tokens,
+    Variant, load,
 };
 use hadal_residual::{Place, Recorder, Signal, Site};
 use serde::Serialize;
@@ -83,11 +85,16 @@ pub enum ParityError {
     },
 }
 
+/// The largest relative error that rounding operands to bf16 needs: that of gradients is relative to the largest one of the
+/// trace, as what is left where large terms cancel is their rounding, of eight bits here.
+pub const BF16_TOLERANCE: f64 = 0.15;
+
 /// Runs the model of a directory on the input of its `trace.safetensors` and compares everything
 /// that the trace holds.
 pub fn parity(
     directory: &Path,
     device: &Device,
+    precision: Precision,
     tolerance: f64,
 ) -> Result<ParityReport, ParityError> {
     let trace = Trace(TensorFile::open(&directory.join("trace.safetensors"))?);
@@ -96,8 +103,9 @@ pub fn parity(
     let device = if backward { device.clone().autodiff() } else { device.clone() };
     let decoder = load(directory, &device)?.decoder;
 
-    let ours = compute(&decoder, &trace, backward)?;
-    let floor = GRADIENT_FLOOR * trace.largest_gradient(&names)?;
+    let ours = compute(&decoder, &trace, precision, backward)?;
+    let share = if precision == Precision::Bf16 { 1.0 } else { GRADIENT_FLOOR };
+    let floor = share * trace.largest_gradient(&names)?;
     let foreign = |reason: String| trace.foreign(reason);
     let mut comparisons = Vec::new();
     for name in names.iter().filter(|name| !matches!(name.as_str(), "input_ids" | "target_ids")) {
@@ -173,15 +181,17 @@ type Quantity = (Vec<usize>, Vec<f32>);
 fn compute(
     decoder: &Decoder,
     trace: &Trace,
+    precision: Precision,
     backward: bool,
 ) -> Result<BTreeMap<String, Quantity>, ParityError> {
     let input = trace.tokens("input_ids")?;
     let foreign = |error: PassError| trace.foreign(error);
     // Twice: fused and unobserved, as a model is used, and watched, which takes the plain path through depth. Both must
     // agree with the trace.
-    let logits = decoder.logits(&input, Pass::default()).map_err(foreign)?;
+    let variant = Variant { precision, ..Variant::default() };
+    let logits = decoder.logits(&input, variant.pass()).map_err(foreign)?;
     let mut probe = Recorder::of(&[Signal::Reading, Signal::Skipped]);
-    let pass = Pass { probe: Some(&mut probe), ..Pass::default() };
+    let pass = Pass { probe: Some(&mut probe), ..variant.pass() };
     decoder.valid().logits(&input, pass).map_err(foreign)?;
 
     let mut ours = BTreeMap::from([("logits".to_owned(), quantity(&logits)?)]);
@@ -205,7 +215,7 @@ fn compute(
         let targets = trace.tokens("target_ids")?;
         check_targets(&input, &targets, decoder.config().vocab_size)
             .map_err(|reason| trace.foreign(reason))?;
-        let loss = decoder.loss(&input, &targets, &[], Pass::default()).map_err(foreign)?;
+        let loss = decoder.loss(&input, &targets, &[], variant.pass()).map_err(foreign)?;
         ours.insert("loss".to_owned(), quantity(&loss)?);
         if backward {
             let gradients = decoder.gradients(loss.backward());

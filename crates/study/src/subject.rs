@@ -65,7 +65,7 @@ impl Subject {
 
     /// The variant that is looked at.
     pub(crate) fn variant(&self) -> Variant<'_> {
-        Variant { absent: &self.absent, mode: &self.mode, stop: None }
+        Variant { absent: &self.absent, mode: &self.mode, ..Variant::default() }
     }
 
     /// The model's shape.

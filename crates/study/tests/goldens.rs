@@ -1,9 +1,9 @@
 //! Every trace in the repository, whichever implementation computed it.
 
 use hadal_kernels::{fused_calls, plainly};
-use hadal_model::{Device, read_config};
+use hadal_model::{Device, Precision, read_config};
 use hadal_residual::ResidualConfig;
-use hadal_study::{DEFAULT_TOLERANCE, parity};
+use hadal_study::{BF16_TOLERANCE, DEFAULT_TOLERANCE, parity};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,18 +15,19 @@ fn directories(of: &str) -> Vec<PathBuf> {
 }
 
 /// On the fused path, which must really be taken, and on the plain one.
-fn assert_parity(directories: &[PathBuf]) {
+fn assert_parity(directories: &[PathBuf], precision: Precision, tolerance: f64) {
+    let assert_each = || assert_each(directories, precision, tolerance);
     let before = fused_calls();
-    assert_each(directories);
+    assert_each();
     assert!(fused_calls() > before, "no fused operation was run");
     let before = fused_calls();
-    plainly(|| assert_each(directories));
+    plainly(assert_each);
     assert_eq!(fused_calls(), before, "a fused operation was run");
 }
 
-fn assert_each(directories: &[PathBuf]) {
+fn assert_each(directories: &[PathBuf], precision: Precision, tolerance: f64) {
     for directory in directories {
-        let report = parity(directory, &Device::flex(), DEFAULT_TOLERANCE).unwrap();
+        let report = parity(directory, &Device::flex(), precision, tolerance).unwrap();
         let wrong: Vec<_> = report.comparisons.iter().filter(|c| !c.passed).collect();
         assert!(wrong.is_empty(), "{}: {wrong:#?}", directory.display());
         assert!(!report.comparisons.is_empty());
@@ -37,14 +38,28 @@ fn assert_each(directories: &[PathBuf]) {
 fn the_shared_goldens_agree() {
     let shared = directories("golden");
     assert!(shared.len() >= 24, "{shared:?}");
-    assert_parity(&shared);
+    assert_parity(&shared, Precision::F32, DEFAULT_TOLERANCE);
 }
 
 #[test]
 fn our_own_reference_agrees_on_other_shapes_and_settings() {
     let ours = directories("golden-ours");
     assert!(ours.len() >= 20, "{ours:?}");
-    assert_parity(&ours);
+    assert_parity(&ours, Precision::F32, DEFAULT_TOLERANCE);
+}
+
+#[test]
+fn operands_in_three_parts_agree_within_the_tolerance_of_f32() {
+    for of in ["golden", "golden-ours"] {
+        assert_parity(&directories(of), Precision::Bf16x3, DEFAULT_TOLERANCE);
+    }
+}
+
+#[test]
+fn rounded_operands_agree_within_a_tolerance_of_their_own() {
+    for of in ["golden", "golden-ours"] {
+        assert_parity(&directories(of), Precision::Bf16, BF16_TOLERANCE);
+    }
 }
 
 #[test]

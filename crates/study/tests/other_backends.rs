@@ -3,7 +3,7 @@
 
 use hadal_files::testing::skip;
 use hadal_kernels::fused_calls;
-use hadal_model::{DEVICES, device_named};
+use hadal_model::{DEVICES, Precision, device_named};
 use hadal_study::{DEFAULT_TOLERANCE, parity};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn the_goldens_agree_on_every_other_backend_that_is_here_and_nothing_is_fused() 
         let before = fused_calls();
         let mut wrong = Vec::new();
         for directory in goldens() {
-            let report = parity(&directory, &device, DEFAULT_TOLERANCE).unwrap();
+            let report = parity(&directory, &device, Precision::F32, DEFAULT_TOLERANCE).unwrap();
             assert!(!report.comparisons.is_empty());
             let differing = report.comparisons.into_iter().filter(|c| !c.passed);
             wrong.extend(differing.map(|c| (directory.clone(), c)));

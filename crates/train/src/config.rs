@@ -5,7 +5,7 @@ use super::model_section::ModelSection;
 use super::skip::SkipConfig;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use hadal_data::{DataConfig, Preparation};
-use hadal_model::ConfigError;
+use hadal_model::{ConfigError, Precision};
 use hadal_residual::{Memory, ResidualConfig};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -81,6 +81,14 @@ pub struct TrainSection {
     #[serde(default)]
     #[serde(rename = "nag_alpha_warmup")]
     pub gain_warmup: u64,
+    /// What matrix products round, in training and its evaluations. Left out of files unless it is used, so that older
+    /// runs can continue.
+    #[serde(default, skip_serializing_if = "is_f32")]
+    pub precision: Precision,
+}
+
+fn is_f32(precision: &Precision) -> bool {
+    *precision == Precision::F32
 }
 
 fn one() -> usize {

@@ -185,7 +185,7 @@ impl Trainer {
         let started = Instant::now();
         let step = self.state.step;
         let mode = self.prepare()?;
-        let memory = self.config.memory.memory();
+        let (memory, precision) = (self.config.memory.memory(), self.config.train.precision);
         let parts = self.config.train.accumulate;
         let mut gradients = Gradients::new();
         let mut batches = Vec::new();
@@ -197,7 +197,8 @@ impl Trainer {
                 return Ok(None);
             }
             let batch = self.batch(step, part)?;
-            let pass = Pass { mode: &mode, memory, tally: Some(&mut tally), ..Pass::default() };
+            let tally = Some(&mut tally);
+            let pass = Pass { mode: &mode, memory, precision, tally, ..Pass::default() };
             let (value, more) = loss_and_gradient(&self.decoder, &batch, pass)?;
             loss += value / parts as f64;
             accumulate(&mut gradients, more, parts);

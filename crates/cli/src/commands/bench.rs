@@ -7,7 +7,7 @@ use crate::model_file::read_shape;
 use crate::output::{Table, grouped};
 use crate::screen::Screen;
 use crate::standard::{stderr, stdout};
-use crate::word::whole;
+use crate::word::{PRECISIONS, whole, word};
 use clap::Args;
 use entries::{Asked, Entry, part, part_text, rate};
 use hadal_compare::bench::protocol::{DecodeTimes, Ready, Speeds, StepTimes};
@@ -15,6 +15,7 @@ use hadal_compare::bench::{
     Activity, DECODED, DecodeReport, Job, Measured, Shape, SkipRate, SkipReport, TrainingReport,
     WARM_UP, alternate, serve,
 };
+use hadal_model::Precision;
 use hadal_residual::Memory;
 use hadal_study::skip::Promise;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -45,6 +46,7 @@ Examples:
   hadal bench --residual prenorm --residual mgr:streams=8 --residual attnres
   hadal bench --model configs/micro.toml --batch 4 --seq 128 --json
   hadal bench --decode --seq 512 --residual prenorm --residual mgr:streams=4
+  hadal bench --precision bf16
   hadal bench --residual nag --skip 0,0.25,0.5")]
 pub(crate) struct Bench {
     /// Settings of a run, a model's config (.json or .toml) or its directory [default: 8 blocks of
@@ -75,6 +77,9 @@ pub(crate) struct Bench {
     /// Use only plain tensor operations, as on backends without fused ones
     #[arg(long)]
     plain: bool,
+    /// What matrix products round
+    #[arg(long, default_value = "f32", value_parser = word::<Precision>(PRECISIONS))]
+    precision: Precision,
     /// Keep MGR's streams for the backward pass instead of computing them backwards
     #[arg(long)]
     exact: bool,
@@ -146,6 +151,7 @@ impl Bench {
             seq: self.seq,
             threads: self.threads,
             plain: self.plain,
+            precision: self.precision,
             memory: Memory { kept_share, recompute: self.recompute },
             skip: entry.skip,
         })
@@ -160,6 +166,7 @@ impl Bench {
             .map(|entry| {
                 let mut command = Command::new(&program);
                 command.args(["bench", "--worker", "--residual", &entry.asked.text]);
+                command.args(["--precision", self.precision.name()]);
                 if let Some(part) = part_text(entry.skip) {
                     command.args(["--part", &part]);
                 }
@@ -313,11 +320,12 @@ impl Bench {
         let mut out = stdout();
         if let Some(Job { model, .. }) = jobs.first() {
             let what = format!(
-                "{} blocks of {}, {} tokens of vocabulary; {data}, {} threads, f32; {} rounds after {WARM_UP}",
+                "{} blocks of {}, {} tokens of vocabulary; {data}, {} threads, {}; {} rounds after {WARM_UP}",
                 model.n_layers,
                 model.d_model,
                 grouped(model.vocab_size as i128),
                 self.threads,
+                self.precision,
                 self.steps,
             );
             writeln!(out, "{}", Screen::stdout().wrapped(&what, 2))?;

@@ -3,10 +3,13 @@
 use crate::failure::Failure;
 use crate::output::{Table, print_json, spinner};
 use crate::standard::stdout;
+use crate::word::{PRECISIONS, word};
 use clap::Args;
 use hadal_kernels::plainly;
-use hadal_model::{DEVICES, Device, device_named};
-use hadal_study::{Comparison, DEFAULT_TOLERANCE, ParityReport, parity};
+use hadal_model::{DEVICES, Device, Precision, device_named};
+use hadal_study::{
+    BF16_TOLERANCE, Comparison, DEFAULT_TOLERANCE, ParityError, ParityReport, parity,
+};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -25,14 +28,18 @@ Examples:
   hadal parity tests/golden/mgr-competitive
   hadal parity tests/golden/*
   hadal parity DIR --all --tolerance 1e-5
+  hadal parity tests/golden/* --precision bf16x3
   hadal parity DIR --json | jq '.comparisons[] | select(.passed | not)'")]
 pub(crate) struct Parity {
     /// Directories with a model and its trace; one is shown in detail, several in a line each
     #[arg(value_name = "DIR", required = true)]
     directories: Vec<PathBuf>,
-    /// Largest relative error
-    #[arg(long, default_value_t = DEFAULT_TOLERANCE, value_parser = tolerance, allow_negative_numbers = true)]
-    tolerance: f64,
+    /// Largest relative error [default: 2e-4, or 0.15 with --precision bf16]
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
+    tolerance: Option<f64>,
+    /// What matrix products round
+    #[arg(long, default_value = "f32", value_parser = word::<Precision>(PRECISIONS))]
+    precision: Precision,
     /// Show every tensor, not only the worst of each kind
     #[arg(long)]
     all: bool,
@@ -64,9 +71,17 @@ impl Parity {
         if self.plain { plainly(run) } else { run() }
     }
 
+    fn compare(&self, directory: &Path, device: &Device) -> Result<ParityReport, ParityError> {
+        let usual = match self.precision {
+            Precision::F32 | Precision::Bf16x3 => DEFAULT_TOLERANCE,
+            Precision::Bf16 => BF16_TOLERANCE,
+        };
+        parity(directory, device, self.precision, self.tolerance.unwrap_or(usual))
+    }
+
     fn one(&self, directory: &Path, device: &Device) -> Result<ExitCode, Failure> {
         let spinner = spinner(format!("comparing {}", directory.display()));
-        let report = parity(directory, device, self.tolerance).map_err(Failure::usage)?;
+        let report = self.compare(directory, device).map_err(Failure::usage)?;
         spinner.finish_and_clear();
         if self.json {
             print_json(&report)?;
@@ -84,7 +99,7 @@ impl Parity {
         let width = directories.iter().map(|d| d.display().to_string().len()).max().unwrap_or(0);
         for directory in directories {
             let name = directory.display().to_string();
-            match parity(directory, device, self.tolerance) {
+            match self.compare(directory, device) {
                 Err(error) => {
                     reports.push(json!({ "directory": name, "error": error.to_string() }));
                     Failure::usage(error).report();

@@ -13,6 +13,7 @@ mod kill;
 #[cfg(target_os = "linux")]
 mod live;
 mod pipes;
+mod precision;
 mod provenance;
 mod resume;
 mod settings;

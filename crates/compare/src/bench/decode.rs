@@ -6,7 +6,7 @@ use super::protocol::{ContextTimes, DecodeTimes, Work};
 use super::skip::let_skip;
 use super::tokens::{batch, tokens};
 use super::weights::made_up;
-use hadal_model::{Decoder, Device, PassError, Session, Tally, Variant};
+use hadal_model::{Decoder, Device, PassError, Precision, Session, Tally, Variant};
 use std::time::Instant;
 
 /// Tokens written after each context. The first one is not timed: it makes room in the cache.
@@ -23,6 +23,7 @@ pub fn contexts(seq: usize) -> Vec<usize> {
 pub(super) struct Decoding {
     decoder: Decoder,
     seq: usize,
+    precision: Precision,
     compared: bool,
 }
 
@@ -32,7 +33,8 @@ impl Decoding {
         let mut decoder = made_up(job, &Device::flex())?;
         // The prompt that will be read.
         let_skip(&mut decoder, job, &[batch(0, 1, job.seq, job.model.vocab_size)])?;
-        Ok(Self { decoder, seq: job.seq, compared: job.skip != SkipRate::Unasked })
+        let Job { seq, precision, .. } = *job;
+        Ok(Self { decoder, seq, precision, compared: job.skip != SkipRate::Unasked })
     }
 
     /// Reads a prompt of every length, and writes tokens after it.
@@ -41,7 +43,8 @@ impl Decoding {
         let (mut prefill_ms, mut reading, mut writing) = (0.0, None, None);
         let contexts = contexts(self.seq).into_iter().map(|context| {
             let (prompt, rest) = ids.split_at(context);
-            let mut session = Session::new(&self.decoder, Variant::default())?;
+            let variant = Variant { precision: self.precision, ..Variant::default() };
+            let mut session = Session::new(&self.decoder, variant)?;
             session.reserve(context + DECODED);
             let [mut read, mut wrote] = [Tally::default(), Tally::default()];
             // The longest comes last.

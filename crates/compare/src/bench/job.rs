@@ -1,6 +1,6 @@
 //! What a worker does.
 
-use hadal_model::{ConfigError, ModelConfig, ModelCost};
+use hadal_model::{ConfigError, ModelConfig, ModelCost, Precision};
 use hadal_residual::Memory;
 
 /// What is timed.
@@ -40,6 +40,8 @@ pub struct Job {
     pub threads: usize,
     /// Without fused operations.
     pub plain: bool,
+    /// What matrix products round.
+    pub precision: Precision,
     /// What the backward pass keeps.
     pub memory: Memory,
     /// Which tokens skip.

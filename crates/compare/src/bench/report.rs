@@ -4,7 +4,7 @@ use super::alternate::Measured;
 use super::job::{Job, SkipRate};
 use super::protocol::{DecodeTimes, Speeds, StepTimes};
 use super::skip::{SkipReport, Timed};
-use hadal_model::ConfigError;
+use hadal_model::{ConfigError, Precision};
 use hadal_report::statistics::{best, median, median_ratio};
 use serde::Serialize;
 
@@ -50,6 +50,8 @@ pub struct TrainingReport {
     pub seq: usize,
     /// Threads.
     pub threads: usize,
+    /// What matrix products round.
+    pub precision: Precision,
     /// Steps that count.
     pub steps: usize,
     /// Tokens read per second at the median, where skip rates are compared.
@@ -100,6 +102,7 @@ impl TrainingReport {
             batch: job.batch,
             seq: job.seq,
             threads: job.threads,
+            precision: job.precision,
             steps: measured.times.len(),
             prefill_tokens_per_second: reading(measured).map(|this| tokens_in(median(this.ms))),
             skip: match job.skip {

@@ -68,8 +68,8 @@ impl Training {
     fn learn(&mut self, data: &Batch) -> Result<StepTimes, BenchError> {
         let mut tally = (self.job.skip != SkipRate::Unasked).then(Tally::default);
         let started = Instant::now();
-        let memory = self.job.memory;
-        let pass = Pass { memory, tally: tally.as_mut(), ..Pass::default() };
+        let Job { memory, precision, .. } = self.job;
+        let pass = Pass { memory, precision, tally: tally.as_mut(), ..Pass::default() };
         let loss = self.decoder.loss(&data.input, &data.target, &data.scored, pass)?;
         let value = scalar(&loss).map_err(PassError::from)?;
         let forward = started.elapsed();
@@ -97,7 +97,8 @@ impl Training {
         let decoder = self.decoder.valid();
         let mut tally = Tally::default();
         let started = Instant::now();
-        let pass = Pass { only_last: true, tally: Some(&mut tally), ..Pass::default() };
+        let (precision, tally_of) = (self.job.precision, Some(&mut tally));
+        let pass = Pass { precision, only_last: true, tally: tally_of, ..Pass::default() };
         let logits = decoder.logits(&data.input, pass)?;
         std::hint::black_box(read_back(logits).map_err(PassError::from)?);
         let ms = 1e3 * started.elapsed().as_secs_f64();

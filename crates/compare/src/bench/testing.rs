@@ -2,7 +2,7 @@
 
 use super::job::{Activity, Job, SkipRate};
 use super::shape::Shape;
-use hadal_model::ModelConfig;
+use hadal_model::{ModelConfig, Precision};
 use hadal_residual::Memory;
 
 /// Training of a tiny model with this policy.
@@ -24,6 +24,7 @@ pub(super) fn job(policy: &str) -> Job {
         seq: 8,
         threads: 2,
         plain: false,
+        precision: Precision::F32,
         memory: Memory::default(),
         skip: SkipRate::Unasked,
     }

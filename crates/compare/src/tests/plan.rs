@@ -1,6 +1,7 @@
 //! From a suite to its runs: which there are, and how many steps each gets.
 
 use super::*;
+use hadal_model::Precision;
 use hadal_residual::SkippedKeys;
 
 #[test]
@@ -11,6 +12,19 @@ fn a_recipe_reaches_its_own_variant_and_nobody_else() {
         |run: &PlannedRun| (run.config.train.gain_warmup, run.config.optimizer.gate_slowdown);
     let recipes: Vec<_> = plan.iter().map(recipe).collect();
     assert_eq!(recipes, [(0, 12.0), (0, 12.0), (5, 3.0)]);
+}
+
+#[test]
+fn a_precision_reaches_its_own_variant_and_nobody_else() {
+    let rounded = "precision = \"bf16\"";
+    let plan = suite("seeds = [4]", &format!("{TWO}{rounded}")).plan(&Pace::new()).unwrap();
+    let precisions: Vec<_> = plan.iter().map(|run| run.config.train.precision).collect();
+    assert_eq!(precisions, [Precision::F32, Precision::Bf16]);
+    let with = |line: &str| complaint(&format!("{BODY}\n{TWO}\n{line}"));
+    let said = with("precision = \"bf61\"");
+    assert!(said.contains("train.precision: unknown value `bf61`; did you mean bf16?"), "{said}");
+    let said = with("precison = \"bf16\"");
+    assert!(said.contains("precison of a variant is unknown; did you mean precision?"), "{said}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{HIDDEN, SEQUENCES, TIME, TOKENS, WIDTH, group, noise, weights};
 use criterion::{Criterion, Throughput};
+use hadal_cpu::Precision::F32;
 use hadal_cpu::attention::{self, Shape, Slots};
 use hadal_cpu::loss;
 use hadal_cpu::mlp::{self, Mlp};
@@ -27,7 +28,7 @@ pub(super) fn attention(criterion: &mut Criterion) {
     };
     let (joined, d_mixed) = (noise(2, TOKENS * 3 * WIDTH), noise(3, TOKENS * WIDTH));
     let slots = Slots::default();
-    let output = attention::forward(&joined, &shape, &slots);
+    let output = attention::forward(&joined, &shape, &slots, F32);
 
     // Only pairs that a causal mask leaves count, and of the five products of the way back all.
     let pairs = SEQUENCES * HEADS * TIME * (TIME + 1) / 2;
@@ -35,13 +36,13 @@ pub(super) fn attention(criterion: &mut Criterion) {
     let mut group = group(criterion, "attention");
     group.throughput(Throughput::Elements(2 * product));
     group.bench_function("forward", |bencher| {
-        bencher.iter(|| attention::forward(black_box(&joined), &shape, &slots));
+        bencher.iter(|| attention::forward(black_box(&joined), &shape, &slots, F32));
     });
     group.throughput(Throughput::Elements(5 * product));
     group.bench_function("backward", |bencher| {
         let (mixed, log_sums) = (&output.mixed, &output.log_sums);
         bencher.iter(|| {
-            attention::backward(black_box(&d_mixed), &joined, mixed, log_sums, &shape, &slots)
+            attention::backward(black_box(&d_mixed), &joined, mixed, log_sums, &shape, &slots, F32)
         });
     });
     group.finish();
@@ -57,15 +58,15 @@ pub(super) fn mlp(criterion: &mut Criterion) {
     let product = (2 * TOKENS * WIDTH * HIDDEN) as u64;
     let mut group = group(criterion, "mlp");
     for (name, mlp, products) in [("relu2", plain, 2), ("swiglu", gated, 3)] {
-        let output = mlp::forward(&x, &mlp);
+        let output = mlp::forward(&x, &mlp, F32);
         group.throughput(Throughput::Elements(products * product));
         group.bench_function(format!("forward/{name}"), |bencher| {
-            bencher.iter(|| mlp::forward(black_box(&x), &mlp));
+            bencher.iter(|| mlp::forward(black_box(&x), &mlp, F32));
         });
         group.throughput(Throughput::Elements(2 * products * product));
         group.bench_function(format!("backward/{name}"), |bencher| {
             let (hidden, gate) = (&output.hidden, &output.gate);
-            bencher.iter(|| mlp::backward(black_box(&dy), &x, hidden, gate, &mlp));
+            bencher.iter(|| mlp::backward(black_box(&dy), &x, hidden, gate, &mlp, F32));
         });
     }
     group.finish();
@@ -85,7 +86,15 @@ pub(super) fn cross_entropy(criterion: &mut Criterion) {
             group.bench_function(format!("{name}/{vocabulary}"), |bencher| {
                 bencher.iter(|| {
                     let hidden = black_box(&hidden);
-                    loss::cross_entropy(hidden, &head, WIDTH, &targets, &shares, with_gradients)
+                    loss::cross_entropy(
+                        hidden,
+                        &head,
+                        WIDTH,
+                        &targets,
+                        &shares,
+                        with_gradients,
+                        F32,
+                    )
                 });
             });
         }

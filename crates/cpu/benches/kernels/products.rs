@@ -3,6 +3,7 @@
 use super::{HIDDEN, TOKENS, WIDTH, group, noise, weights};
 use criterion::{Criterion, Throughput};
 use gemm::Parallelism;
+use hadal_cpu::Precision::F32;
 use hadal_cpu::linear::{Weight, backward, forward};
 use hadal_cpu::vector::matrix_times;
 use std::hint::black_box;
@@ -22,14 +23,14 @@ pub(super) fn linear(criterion: &mut Criterion) {
         let operations = (2 * TOKENS * inputs * outputs) as u64;
         group.throughput(Throughput::Elements(operations));
         group.bench_function(format!("forward/{size}"), |bencher| {
-            bencher.iter(|| forward(black_box(x.values), inputs, &weight));
+            bencher.iter(|| forward(black_box(x.values), inputs, &weight, F32));
         });
         group.bench_function(format!("forward by gemm/{size}"), |bencher| {
             bencher.iter(|| multiply(&mut y, black_box(x), w.transposed()));
         });
         group.throughput(Throughput::Elements(2 * operations));
         group.bench_function(format!("backward/{size}"), |bencher| {
-            bencher.iter(|| backward(black_box(dy.values), x.values, inputs, &weight));
+            bencher.iter(|| backward(black_box(dy.values), x.values, inputs, &weight, F32));
         });
         group.bench_function(format!("backward by gemm/{size}"), |bencher| {
             bencher.iter(|| {

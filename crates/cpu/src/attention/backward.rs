@@ -9,6 +9,7 @@ use super::{KEYS, QUERIES, Room, STRIDE, Shape, Slots, value_tiles};
 use crate::buffer::unwritten;
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::parallel;
+use crate::precision::Precision;
 use crate::rows::Columns;
 use crate::simd::{add_scaled, dot, exp_by, prefetch};
 use crate::work;
@@ -51,9 +52,10 @@ pub fn backward(
     log_sums: &[f32],
     shape: &Shape,
     slots: &Slots,
+    precision: Precision,
 ) -> Gradient {
     let plan = Plan::dense(shape.tokens(joined), shape);
-    let inputs = Inputs::joined(joined, shape);
+    let inputs = Inputs::joined(joined, shape, precision);
     let kept = Kept::new(d_mixed, mixed, log_sums, shape);
     let mut rest = Rest::new(shape, slots);
     // SAFETY: every head of every token is of one task, which writes it.
@@ -139,7 +141,7 @@ pub(super) fn unmix(
             let head = kv_head * shape.group() + g;
             room.take_queries(inputs, &part, head, shape);
             room.take_output(kept, &part, head, shape);
-            attend_backward(room, log_sums, &part, shape);
+            attend_backward(room, log_sums, &part, shape, inputs.precision);
             let back = &mut room.back;
             let pass = SlotPass {
                 queries: &room.queries,
@@ -190,7 +192,7 @@ impl HeadGains {
 impl Room {
     /// After [`Room::take_keys`].
     fn prepare_backward(&mut self, inputs: &Inputs, part: &Part, kv_head: usize, shape: &Shape) {
-        let dim = shape.head_dim;
+        let (dim, precision) = (shape.head_dim, inputs.precision);
         let back = &mut self.back;
         back.d_keys.clear();
         back.d_keys.resize(self.keys.len(), 0.0);
@@ -201,8 +203,8 @@ impl Room {
         back.value_tiles.resize_with(tiles.len(), Packed::default);
         for (tile, (values, keys)) in tiles.enumerate() {
             let rows = &self.keys[tile * KEYS * dim..];
-            back.key_rows[tile].refill(View::rows(rows, dim), keys, dim);
-            back.value_tiles[tile].refill(View::transposed(values, stride), dim, keys);
+            back.key_rows[tile].refill(View::rows(rows, dim), keys, dim, precision);
+            back.value_tiles[tile].refill(View::transposed(values, stride), dim, keys, precision);
         }
     }
 
@@ -237,7 +239,13 @@ simd! {
 }
 
 /// One query head: fills `d_queries` and adds to `d_keys` and `d_values`.
-fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape) {
+fn attend_backward(
+    room: &mut Room,
+    log_sums: &[f32],
+    part: &Part,
+    shape: &Shape,
+    precision: Precision,
+) {
     let dim = shape.head_dim;
     let Room { queries, out: sums, key_tiles, scores, scratch, back, .. } = room;
     scores.resize(QUERIES * STRIDE, 0.0);
@@ -247,8 +255,8 @@ fn attend_backward(room: &mut Room, log_sums: &[f32], part: &Part, shape: &Shape
         let (rows, elements) = (block.len(), block.start * dim..block.end * dim);
         let (queries, d_out) = (&queries[elements.clone()], &back.d_out[elements.clone()]);
         let d_queries = &mut back.d_queries[elements];
-        back.packed_queries.refill(View::rows(queries, dim), rows, dim);
-        back.packed_d_out.refill(View::rows(d_out, dim), rows, dim);
+        back.packed_queries.refill(View::rows(queries, dim), rows, dim, precision);
+        back.packed_d_out.refill(View::rows(d_out, dim), rows, dim, precision);
         let hidden = seen.start / KEYS;
         for (tile, start) in (0..seen.end).step_by(KEYS).enumerate().skip(hidden) {
             let keys = KEYS.min(seen.end - start);

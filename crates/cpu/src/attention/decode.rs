@@ -177,6 +177,7 @@ mod tests {
     use super::Head;
     use crate::attention::tests::case;
     use crate::attention::{KeyValues, Shape, Slots, forward};
+    use crate::precision::Precision;
     use crate::testing::assert_close;
     use crate::work::counted;
 
@@ -192,7 +193,7 @@ mod tests {
             let mut case = case(1, time, heads, dim, norms);
             case.window = window;
             let shape = case.shape();
-            let want = forward(&case.joined, &shape, &Slots::default()).mixed;
+            let want = forward(&case.joined, &shape, &Slots::default(), Precision::F32).mixed;
             let (joined, width, half) = (shape.joined(), heads[0] * dim, dim / 2);
             let mut seen = KeyValues::default();
             assert!(seen.is_empty());

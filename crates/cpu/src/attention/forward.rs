@@ -8,6 +8,7 @@ use super::{KEYS, QUERIES, Room, STRIDE, Shape, Slots, value_tiles};
 use crate::buffer::unwritten;
 use crate::gemm::{Packed, Store, View, multiply};
 use crate::parallel;
+use crate::precision::Precision;
 use crate::rows::Columns;
 use crate::simd::{exp, exp_by};
 use crate::work;
@@ -22,9 +23,9 @@ pub struct Output {
 }
 
 /// Attends within each sequence of `joined`, `[tokens, (heads + 2 kv_heads) * head_dim]`.
-pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots) -> Output {
+pub fn forward(joined: &[f32], shape: &Shape, slots: &Slots, precision: Precision) -> Output {
     let plan = Plan::dense(shape.tokens(joined), shape);
-    mix(&Inputs::joined(joined, shape), &plan, shape, slots)
+    mix(&Inputs::joined(joined, shape, precision), &plan, shape, slots)
 }
 
 /// Attends as planned.
@@ -68,7 +69,7 @@ impl Room {
         let (tiles, stride) = (value_tiles(inputs, part, kv_head, shape), inputs.key_values.width);
         self.value_tiles.resize_with(tiles.len(), Packed::default);
         for (packed, (values, keys)) in self.value_tiles.iter_mut().zip(tiles) {
-            packed.refill(View::rows(values, stride), keys, shape.head_dim);
+            packed.refill(View::rows(values, stride), keys, shape.head_dim, inputs.precision);
         }
     }
 }

@@ -8,6 +8,7 @@ use super::table::Inputs;
 use super::{Keys, Output, Shape, Slots};
 use crate::Route;
 use crate::buffer::unwritten;
+use crate::precision::Precision;
 use crate::rows::Columns;
 
 /// Gradients of [`forward_routed()`].
@@ -43,9 +44,10 @@ pub fn forward_routed(
     slots: &Slots,
     route: &Route,
     keys: Keys,
+    precision: Precision,
 ) -> Output {
     let plan = checked_plan(queries, key_values, shape, route, keys);
-    mix(&Inputs::separate(queries, key_values, shape), &plan, shape, slots)
+    mix(&Inputs::separate(queries, key_values, shape, precision), &plan, shape, slots)
 }
 
 /// `d_mixed` is the gradient of [`Output::mixed`]; `mixed` and `log_sums` are those of the output.
@@ -60,9 +62,10 @@ pub fn backward_routed(
     slots: &Slots,
     route: &Route,
     keys: Keys,
+    precision: Precision,
 ) -> RoutedGradient {
     let plan = checked_plan(queries, key_values, shape, route, keys);
-    let inputs = Inputs::separate(queries, key_values, shape);
+    let inputs = Inputs::separate(queries, key_values, shape, precision);
     let kept = Kept::new(d_mixed, mixed, log_sums, shape);
     let mut rest = Rest::new(shape, slots);
     // The rows of keys that no query sees are not written.

@@ -2,6 +2,7 @@
 
 use super::Shape;
 use super::plan::Places;
+use crate::precision::Precision;
 
 /// The columns of a matrix from `first` on.
 #[derive(Clone, Copy)]
@@ -39,27 +40,34 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What an attention starts from.
+/// What an attention starts from, and how its products take it.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     /// `[queries, heads * head_dim]`
     pub(super) queries: Table<'a>,
     /// `[keys, 2 kv_heads * head_dim]`: keys, then values.
     pub(super) key_values: Table<'a>,
+    pub(super) precision: Precision,
 }
 
 impl<'a> Inputs<'a> {
     /// Of rows `[q | k | v]`.
-    pub(super) fn joined(joined: &'a [f32], shape: &Shape) -> Self {
+    pub(super) fn joined(joined: &'a [f32], shape: &Shape, precision: Precision) -> Self {
         let queries = Table::new(joined, shape.joined());
-        Self { queries, key_values: queries.after(shape.query_width()) }
+        Self { queries, key_values: queries.after(shape.query_width()), precision }
     }
 
     /// Of rows `[q]` and rows `[k | v]`.
-    pub(super) fn separate(queries: &'a [f32], key_values: &'a [f32], shape: &Shape) -> Self {
+    pub(super) fn separate(
+        queries: &'a [f32],
+        key_values: &'a [f32],
+        shape: &Shape,
+        precision: Precision,
+    ) -> Self {
         Self {
             queries: Table::new(queries, shape.query_width()),
             key_values: Table::new(key_values, shape.key_value_width()),
+            precision,
         }
     }
 }

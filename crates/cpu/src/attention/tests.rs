@@ -1,4 +1,5 @@
 use super::*;
+use crate::precision::Precision;
 use crate::testing::{assert_close, assert_gradient, noise};
 use crate::work::counted;
 
@@ -66,11 +67,11 @@ impl Case {
 
     pub(super) fn backward(&self, d: &[f32], output: &Output) -> Gradient {
         let Output { mixed, log_sums } = output;
-        backward(d, &self.joined, mixed, log_sums, &self.shape(), &self.slots())
+        backward(d, &self.joined, mixed, log_sums, &self.shape(), &self.slots(), Precision::F32)
     }
 
     pub(super) fn forward(&self) -> Output {
-        forward(&self.joined, &self.shape(), &self.slots())
+        forward(&self.joined, &self.shape(), &self.slots(), Precision::F32)
     }
 }
 

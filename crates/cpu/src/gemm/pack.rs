@@ -3,9 +3,12 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::tile::B;
+use super::words::{self, Kind, Right};
 use super::{KC, MR, NR, View};
 use crate::buffer::unwritten;
 use crate::parallel;
+use crate::precision::{Precision, split_all};
+use crate::rows::cut_mut;
 use crate::simd::{Form, prefetch};
 
 /// How many rows before it is needed a row is asked for.
@@ -14,71 +17,122 @@ const AHEAD: usize = 6;
 /// Panels that one task packs.
 const GROUP: usize = 4;
 
-/// The right factor `[k, n]`: by blocks of depth, by panels of columns.
+/// The right factor `[k, n]`: by blocks of depth, by panels of columns; its parts one behind the other, or in words.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
     data: Vec<f32>,
+    words: Vec<u32>,
     k: usize,
     n: usize,
+    precision: Precision,
+    /// If it is in words.
+    kind: Option<Kind>,
 }
+
+/// Matrices with as many columns each that are packed side by side, and how many rows they have.
+type Factor<'a> = (&'a [(View<'a>, usize)], usize);
 
 impl Packed {
     /// Packs `b`, on as many threads as there are.
-    pub(crate) fn new(b: View, k: usize, n: usize) -> Self {
-        Self::side_by_side(&[(b, n)], k)
+    pub(crate) fn new(b: View, k: usize, n: usize, precision: Precision) -> Self {
+        Self::side_by_side(&[(b, n)], k, precision)
     }
 
     /// Packs matrices with as many columns each side by side, as if they were one. All but the last must
     /// fill their panels.
-    pub(crate) fn side_by_side(parts: &[(View, usize)], k: usize) -> Self {
-        Self::all(&[(parts, k)]).pop().unwrap_or_default()
+    pub(crate) fn side_by_side(parts: &[(View, usize)], k: usize, precision: Precision) -> Self {
+        Self::all(&[(parts, k)], precision).pop().unwrap_or_default()
     }
 
     /// Packs several factors at once, each of parts as in [`Self::side_by_side`] and of so many rows.
-    pub(crate) fn all(factors: &[(&[(View, usize)], usize)]) -> Vec<Self> {
-        let columns = |parts: &[(View, usize)]| parts.iter().map(|(_, n)| n).sum::<usize>();
-        let panels = |parts: &[(View, usize)]| columns(parts).div_ceil(NR);
-        let lengths = factors.iter().map(|(parts, k)| k * panels(parts) * NR);
-        // SAFETY: every panel is packed by a task.
-        let mut vectors: Vec<_> = lengths.map(|length| unsafe { unwritten(length) }).collect();
-        let mut tasks = Vec::new();
-        for (data, (parts, _)) in vectors.iter_mut().zip(factors) {
+    pub(crate) fn all(factors: &[Factor], precision: Precision) -> Vec<Self> {
+        let kind = Kind::here(precision);
+        let packed = factors.iter().map(|&(parts, k)| {
             // Otherwise panels would be left unwritten.
             assert!(parts.iter().rev().skip(1).all(|(_, n)| n.is_multiple_of(NR)), "full panels");
-            let panels = panels(parts);
-            for (block, data) in data.chunks_mut((KC * panels * NR).max(1)).enumerate() {
-                let depth = data.len() / (panels * NR);
-                let groups = data.chunks_mut(GROUP * depth * NR).enumerate();
-                tasks.extend(groups.map(|(group, data)| (*parts, block, depth, group, data)));
+            Self { k, n: columns(parts), precision, kind, ..Self::default() }
+        });
+        let mut packed: Vec<_> = packed.collect();
+        match kind {
+            None => {
+                let length = |packed: &Self| packed.k * packed.n.div_ceil(NR) * NR;
+                for packed in &mut packed {
+                    // SAFETY: every panel is packed by a task, and further parts are made of that one.
+                    packed.data = unsafe { unwritten(precision.parts() * length(packed)) };
+                }
+                let slices = packed.iter_mut().map(|packed| {
+                    let length = length(packed);
+                    &mut packed.data[..length]
+                });
+                pack_all(factors, slices.collect(), KC, |depth| depth * NR, pack_panel);
+                packed.iter_mut().for_each(|packed| round(&mut packed.data, precision));
+            }
+            Some(kind) => {
+                for packed in &mut packed {
+                    packed.words = vec![0; packed.length_in_words(kind)];
+                }
+                let slices = packed.iter_mut().map(|packed| packed.words.as_mut_slice());
+                let pack = |out: &mut [u32], b: View, first, sizes| {
+                    words::pack_panel(kind, out, b, first, sizes);
+                };
+                pack_all(factors, slices.collect(), kind.block(), |depth| kind.panel(depth), pack);
             }
         }
-        parallel::for_each(tasks.into_iter(), |(parts, block, depth, group, data)| {
-            for (panel, out) in data.chunks_mut(depth * NR).enumerate() {
-                let mut column = (group * GROUP + panel) * NR;
-                for &(b, n) in parts {
-                    if column < n {
-                        pack_panel(out, b, block * KC, column, NR.min(n - column));
-                        break;
-                    }
-                    column -= n;
-                }
-            }
-        });
-        let packed = vectors.into_iter().zip(factors);
-        packed.map(|(data, (parts, k))| Self { data, k: *k, n: columns(parts) }).collect()
+        packed
     }
 
     /// Packs `b` into the memory of an earlier one, on this thread.
-    pub(crate) fn refill(&mut self, b: View, k: usize, n: usize) {
+    pub(crate) fn refill(&mut self, b: View, k: usize, n: usize, precision: Precision) {
         let panels = n.div_ceil(NR);
-        (self.k, self.n) = (k, n);
-        self.data.resize(k * panels * NR, 0.0);
-        for (block, data) in self.data.chunks_mut((KC * panels * NR).max(1)).enumerate() {
+        (self.k, self.n, self.precision, self.kind) = (k, n, precision, Kind::here(precision));
+        if let Some(kind) = self.kind {
+            self.words.resize(self.length_in_words(kind), 0);
+            let mut rest = self.words.as_mut_slice();
+            for start in (0..k).step_by(kind.block()) {
+                let depth = kind.block().min(k - start);
+                for column in (0..n).step_by(NR) {
+                    let out = cut_mut(&mut rest, kind.panel(depth));
+                    words::pack_panel(kind, out, b, [start, column], [depth, NR.min(n - column)]);
+                }
+            }
+            return;
+        }
+        let length = k * panels * NR;
+        self.data.resize(precision.parts() * length, 0.0);
+        for (block, data) in self.data[..length].chunks_mut((KC * panels * NR).max(1)).enumerate() {
             let depth = data.len() / (panels * NR);
             for (panel, out) in data.chunks_mut(depth * NR).enumerate() {
-                pack_panel(out, b, block * KC, panel * NR, NR.min(n - panel * NR));
+                pack_panel(out, b, [block * KC, panel * NR], [depth, NR.min(n - panel * NR)]);
             }
         }
+        precision.round(&mut self.data);
+    }
+
+    fn length_in_words(&self, kind: Kind) -> usize {
+        let (panels, block) = (self.n.div_ceil(NR), kind.block());
+        panels * (self.k / block * kind.panel(block) + kind.panel(self.k % block))
+    }
+
+    /// How it is in words, if it is.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        self.kind
+    }
+
+    /// Elements of a block of depth.
+    pub(super) fn block(&self) -> usize {
+        self.kind.map_or(KC, Kind::block)
+    }
+
+    /// The words from `panel` on in the block that begins at depth `start`.
+    pub(super) fn right(&self, kind: Kind, start: usize, panel: usize) -> Right<'_> {
+        let depth = kind.block().min(self.k - start);
+        let before = start / kind.block() * self.n.div_ceil(NR) * kind.panel(kind.block());
+        Right { words: &self.words[before + panel * kind.panel(depth)..], depth }
+    }
+
+    /// To which it was rounded, and to which products round the left factor.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// How many rows it has.
@@ -91,16 +145,76 @@ impl Packed {
         self.n
     }
 
-    /// `columns` columns from `panel * NR` on, in the block that begins at depth `start`.
-    pub(super) fn panels(&self, start: usize, panel: usize, columns: usize) -> B<'_> {
+    /// `columns` columns of one part from `panel * NR` on, in the block that begins at depth `start`.
+    pub(super) fn panels(&self, part: usize, start: usize, panel: usize, columns: usize) -> B<'_> {
         let apart = KC.min(self.k - start) * NR;
-        let first = start * self.n.div_ceil(NR) * NR + panel * apart;
+        let first = (part * self.k + start) * self.n.div_ceil(NR) * NR + panel * apart;
         B::new(&self.data[first..first + columns.div_ceil(NR) * apart], apart)
     }
 }
 
-/// One panel: `columns` columns from `column`, as many rows from `start` as `out` has room for.
-fn pack_panel(out: &mut [f32], b: View, start: usize, column: usize, columns: usize) {
+fn columns(parts: &[(View, usize)]) -> usize {
+    parts.iter().map(|(_, n)| n).sum()
+}
+
+/// Packs factors into memory of their own, on as many threads as there are: in blocks of `block` rows, in which a panel has the
+/// length that its depth makes. `pack` makes a panel of rows and columns from these on, and of so many.
+fn pack_all<T: Send>(
+    factors: &[Factor],
+    outs: Vec<&mut [T]>,
+    block: usize,
+    length: impl Fn(usize) -> usize + Sync,
+    pack: impl Fn(&mut [T], View, [usize; 2], [usize; 2]) + Sync,
+) {
+    let mut tasks = Vec::new();
+    for (mut rest, &(parts, k)) in outs.into_iter().zip(factors) {
+        let panels = columns(parts).div_ceil(NR);
+        for start in (0..k).step_by(block) {
+            let depth = block.min(k - start);
+            for first in (0..panels).step_by(GROUP) {
+                let out = cut_mut(&mut rest, GROUP.min(panels - first) * length(depth));
+                tasks.push((parts, [start, depth], first, out));
+            }
+        }
+    }
+    parallel::for_each(tasks.into_iter(), |(parts, [start, depth], first, out)| {
+        for (panel, out) in out.chunks_mut(length(depth)).enumerate() {
+            let mut column = (first + panel) * NR;
+            for &(b, n) in parts {
+                if column < n {
+                    pack(out, b, [start, column], [depth, NR.min(n - column)]);
+                    break;
+                }
+                column -= n;
+            }
+        }
+    });
+}
+
+/// [`Precision::round`], on as many threads as there are.
+pub(super) fn round(data: &mut [f32], precision: Precision) {
+    const ELEMENTS: usize = 1 << 14;
+    match precision {
+        Precision::F32 => (),
+        Precision::Bf16 => {
+            parallel::for_each(data.chunks_mut(ELEMENTS), |data| precision.round(data));
+        }
+        Precision::Bf16x3 => {
+            let (first, rest) = data.split_at_mut(data.len() / 3);
+            let (second, third) = rest.split_at_mut(first.len());
+            let parts = first.chunks_mut(ELEMENTS).zip(second.chunks_mut(ELEMENTS));
+            parallel::for_each(
+                parts.zip(third.chunks_mut(ELEMENTS)),
+                |((first, second), third)| {
+                    split_all(first, second, third);
+                },
+            );
+        }
+    }
+}
+
+/// One panel: `columns` columns from `column`, `depth` rows from `start`.
+fn pack_panel(out: &mut [f32], b: View, [start, column]: [usize; 2], [_, columns]: [usize; 2]) {
     #[cfg(target_arch = "x86_64")]
     if b.row == 1 && b.column != 1 && columns == NR && Form::best() != Form::Portable {
         let columns = &b.data[start + column * b.column..];

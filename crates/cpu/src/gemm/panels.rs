@@ -4,6 +4,7 @@
 //! is what a product over rows reads as its right factor, and rows of neighbouring panels are what a product
 //! over columns reads as its left one.
 
+use super::pack::panel_stride;
 use super::tile::{A, B, C, Order};
 use super::{MR, NR};
 use std::marker::PhantomData;
@@ -110,6 +111,20 @@ impl<'a> Panels<'a> {
         B::new(&self.data[first.start..end], apart)
     }
 
+    /// Copies what [`Self::right`] reads, panel by panel without gaps.
+    pub(super) fn copy_right(&self, panels: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+        let pieces = out.chunks_exact_mut(rows.len() * NR);
+        for (panel, out) in panels.zip(pieces) {
+            out.copy_from_slice(self.piece(panel, rows.clone()));
+        }
+    }
+
+    /// These rows, cut where blocks end.
+    pub(super) fn within(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let blocks = rows.start / BLOCK..rows.end.div_ceil(BLOCK);
+        blocks.map(move |block| rows.start.max(block * BLOCK)..rows.end.min((block + 1) * BLOCK))
+    }
+
     /// The blocks of a product over rows.
     pub(super) fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let layout = self.layout;
@@ -190,6 +205,31 @@ impl<'a> PanelsMut<'a> {
             A::from_raw(data, length, Order::Panels { stride }, MR * NR)
         }
     }
+
+    /// Copies neighbouring rows of one block, as a left factor over `depth` columns from `column` on, which must begin a panel:
+    /// into panels of [`MR`] rows, [`panel_stride`] apart.
+    ///
+    /// # Safety
+    /// As [`Self::left`], meanwhile.
+    pub(super) unsafe fn pack(
+        &self,
+        rows: Range<usize>,
+        column: usize,
+        depth: usize,
+        out: &mut [f32],
+    ) {
+        assert!(column.is_multiple_of(NR) && column + depth <= self.layout.columns);
+        let stride = panel_stride(depth);
+        for start in (0..depth).step_by(NR) {
+            // SAFETY: passed on from the caller; nobody writes to it.
+            let piece: &[f32] = unsafe { self.piece((column + start) / NR, rows.clone()) };
+            for (r, row) in piece.as_chunks::<NR>().0.iter().enumerate() {
+                let out = &mut out[r / MR * stride + start * MR + r % MR..];
+                let columns = out.iter_mut().step_by(MR).zip(row);
+                columns.take(depth - start).for_each(|(out, x)| *out = *x);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +238,7 @@ mod tests {
     use crate::gemm::{
         Left, Packed, Scratch, Store, View, block_tasks, fill_panels, multiply_panels, panel_tasks,
     };
+    use crate::precision::Precision;
     use crate::testing::{assert_close, noise};
 
     /// `[m, k] x [k, n]` in f64.
@@ -240,13 +281,13 @@ mod tests {
         ] {
             let (x, w) = (noise("x", m * k), noise("w", k * n));
             let layout = Layout { rows: m, columns: n };
-            let packed = Packed::new(View::rows(&w, n), k, n);
+            let packed = Packed::new(View::rows(&w, n), k, n, Precision::F32);
             let v = noise("v", n * wide);
-            let packed_v = Packed::new(View::rows(&v, wide), n, wide);
+            let packed_v = Packed::new(View::rows(&v, wide), n, wide, Precision::F32);
             let mut data = vec![f32::NAN; layout.len()];
             let mut y = vec![f32::NAN; m * wide];
             let panels = PanelsMut::new(&mut data, layout);
-            for rows in block_tasks(m) {
+            for rows in block_tasks(m, Precision::F32) {
                 let x = View::rows(&x[rows.start * k..], k);
                 let y = &mut y[rows.start * wide..rows.end * wide];
                 let scratch = &mut Scratch::default();
@@ -254,7 +295,7 @@ mod tests {
                 // SAFETY: there is one task at a time.
                 unsafe {
                     fill_panels(rows.clone(), k, x, &packed, &panels, scratch, double);
-                    multiply_panels(rows, &panels, &packed_v, y, Store::SET);
+                    multiply_panels(rows, &panels, &packed_v, y, Store::SET, scratch);
                 }
             }
             let panels = Panels::new(&data, layout);
@@ -264,7 +305,7 @@ mod tests {
 
             let turned: Vec<f32> = (0..k * m).map(|i| x[i % m * k + i / m]).collect();
             let want = product(&turned, &want, m, n);
-            let [left] = Left::transposed([&x], k);
+            let [left] = Left::transposed([&x], k, Precision::F32);
             for tasks in panel_tasks(layout.panels()) {
                 let count = tasks.len() * NR;
                 let mut c = vec![f32::NAN; k * count];

@@ -53,10 +53,14 @@ impl<'a> A<'a> {
     }
 
     pub(super) fn of_tile(self, index: usize) -> Self {
-        let first = index * self.tile;
-        assert!(first <= self.length);
+        self.after(index * self.tile)
+    }
+
+    /// The same order, so many elements further.
+    pub(super) fn after(self, elements: usize) -> Self {
+        assert!(elements <= self.length);
         // SAFETY: within the same memory, or at its end.
-        Self { data: unsafe { self.data.add(first) }, length: self.length - first, ..self }
+        Self { data: unsafe { self.data.add(elements) }, length: self.length - elements, ..self }
     }
 
     pub(super) fn as_ptr(self) -> *const f32 {
@@ -151,11 +155,16 @@ impl<'a> C<'a> {
         Self { data, length, row, apart, lives: PhantomData }
     }
 
+    /// The same again, for one of several products.
+    pub(super) fn lend(&mut self) -> C<'_> {
+        C { lives: PhantomData, ..*self }
+    }
+
     pub(super) fn as_mut_ptr(&self) -> *mut f32 {
         self.data
     }
 
-    fn has(&self, rows: usize, columns: usize) -> bool {
+    pub(super) fn has(&self, rows: usize, columns: usize) -> bool {
         let last = (rows - 1) * self.row + (columns - 1) / NR * self.apart + (columns - 1) % NR;
         self.length > last
     }

@@ -7,6 +7,7 @@ use crate::gemm::{
     panel_tasks,
 };
 use crate::parallel;
+use crate::precision::Precision;
 use crate::rows::{Columns, cut_mut, transpose_into};
 use crate::simd::exp;
 use crate::work;
@@ -25,31 +26,39 @@ pub struct Gradient {
 }
 
 /// `dy` is the gradient of [`Output::y`](super::Output::y); `hidden` and `gate` are those of the output.
-pub fn backward(dy: &[f32], x: &[f32], hidden: &[f32], gate: &[f32], mlp: &Mlp) -> Gradient {
-    let layout = mlp.layout(mlp.tokens(x));
+pub fn backward(
+    dy: &[f32],
+    x: &[f32],
+    hidden: &[f32],
+    gate: &[f32],
+    mlp: &Mlp,
+    precision: Precision,
+) -> Gradient {
+    let tokens = mlp.tokens(x);
+    let (layout, precision) = (mlp.layout(tokens), precision.of_rows(tokens));
     assert_eq!(dy.len(), x.len(), "a gradient for each element");
     let hidden = Panels::new(hidden, layout);
     match mlp.gate {
         None => {
             work::add(8 * x.len() * mlp.hidden);
-            squared(dy, x, hidden, mlp)
+            squared(dy, x, hidden, mlp, precision)
         }
         Some(weight) => {
             work::add(12 * x.len() * mlp.hidden);
-            gated(dy, x, hidden, Panels::new(gate, layout), weight, mlp)
+            gated(dy, x, [hidden, Panels::new(gate, layout)], weight, mlp, precision)
         }
     }
 }
 
-fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp) -> Gradient {
+fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp, precision: Precision) -> Gradient {
     let Mlp { width, hidden, .. } = *mlp;
     let [up, down] =
         [[(View::rows(mlp.up, width), width)], [(View::rows(mlp.down, hidden), hidden)]];
-    let packed = Packed::all(&[(&up, hidden), (&down, width)]);
+    let packed = Packed::all(&[(&up, hidden), (&down, width)], precision);
     // SAFETY: every block of rows is of one task, which writes the products of all its columns.
     let [mut dx, mut d_up] = [dy.len(), a.layout.len()].map(|length| unsafe { unwritten(length) });
     let du = PanelsMut::new(&mut d_up, a.layout);
-    let tasks = row_blocks(&mut dx, dy, width);
+    let tasks = row_blocks(&mut dx, dy, width, precision);
     parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
         let slope = |panel: usize, du: &mut [f32]| {
             square_relu_backward(du, a.piece(panel, rows.clone()));
@@ -58,10 +67,10 @@ fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp) -> Gradient {
         // SAFETY: this task alone works on these rows of `du`.
         unsafe {
             fill_panels(rows.clone(), width, dy, &packed[1], &du, scratch, slope);
-            multiply_panels(rows.clone(), &du, &packed[0], dx, Store::SET);
+            multiply_panels(rows.clone(), &du, &packed[0], dx, Store::SET, scratch);
         }
     });
-    let left = Left::transposed([x, dy], width);
+    let left = Left::transposed([x, dy], width, precision);
     let du = Panels::new(&d_up, a.layout);
     let [up, down] = products(
         [
@@ -76,13 +85,13 @@ fn squared(dy: &[f32], x: &[f32], a: Panels, mlp: &Mlp) -> Gradient {
 fn gated(
     dy: &[f32],
     x: &[f32],
-    up: Panels,
-    gate: Panels,
+    [up, gate]: [Panels; 2],
     gate_weight: &[f32],
     mlp: &Mlp,
+    precision: Precision,
 ) -> Gradient {
     let (Mlp { width, hidden, .. }, layout) = (*mlp, up.layout);
-    let left = Left::transposed([x, dy], width);
+    let left = Left::transposed([x, dy], width, precision);
     // SAFETY: every element is of a part, which is written.
     let mut d_up = unsafe { unwritten(layout.len()) };
     let parts = d_up.chunks_mut(ELEMENTS);
@@ -95,14 +104,15 @@ fn gated(
 
     let raising = [mlp.up, gate_weight].map(|weight| [(View::rows(weight, width), width)]);
     let lowering = [(View::rows(mlp.down, hidden), hidden)];
-    let packed = Packed::all(&[(&raising[0], hidden), (&raising[1], hidden), (&lowering, width)]);
+    let factors = [(&raising[0][..], hidden), (&raising[1], hidden), (&lowering, width)];
+    let packed = Packed::all(&factors, precision);
     // SAFETY: every block of rows is of one task, which writes the products of all its columns.
     let [mut dx, mut d_gate] = [dy.len(), layout.len()].map(|length| unsafe { unwritten(length) });
     {
         // The product is not needed any more.
         let (d_up, d_gate) =
             (PanelsMut::new(&mut d_up, layout), PanelsMut::new(&mut d_gate, layout));
-        let tasks = row_blocks(&mut dx, dy, width);
+        let tasks = row_blocks(&mut dx, dy, width, precision);
         parallel::for_each_init(tasks, Scratch::of_thread, |scratch, (rows, dx, dy)| {
             let dy = View::rows(dy, width);
             // SAFETY: this task alone works on these rows of both.
@@ -114,8 +124,8 @@ fn gated(
                     gated_backward(d_up, d_gate, up, gate);
                 };
                 fill_panels(rows.clone(), width, dy, &packed[2], &d_gate, scratch, part);
-                multiply_panels(rows.clone(), &d_up, &packed[0], dx, Store::SET);
-                multiply_panels(rows.clone(), &d_gate, &packed[1], dx, Store::ADD);
+                multiply_panels(rows.clone(), &d_up, &packed[0], dx, Store::SET, scratch);
+                multiply_panels(rows.clone(), &d_gate, &packed[1], dx, Store::ADD, scratch);
             }
         });
     }

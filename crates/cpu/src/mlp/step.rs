@@ -60,6 +60,7 @@ simd! {
 mod tests {
     use super::*;
     use crate::mlp::forward;
+    use crate::precision::Precision;
     use crate::testing::{assert_close, noise};
 
     const WIDTH: usize = 9;
@@ -73,7 +74,7 @@ mod tests {
         let (mut room, mut y) = (Room::default(), [f32::NAN; WIDTH]);
         for gate in [None, Some(gate.as_slice())] {
             let mlp = Mlp { width: WIDTH, hidden: HIDDEN, up: &up, gate, down: &down };
-            let want = forward(&x, &mlp).y;
+            let want = forward(&x, &mlp, Precision::F32).y;
             for (x, want) in x.chunks(WIDTH).zip(want.chunks(WIDTH)) {
                 step(x, &mlp, None, &mut room, &mut y);
                 assert_close(&y, want, 1e-6);

@@ -4,10 +4,11 @@
 use super::projected::{Asking, Projected};
 use super::{AttentionShape, HeadGains, RopeTables};
 use crate::bridge::{Input, Operation, Output, run};
+use crate::path::precision;
 use burn::tensor::Tensor;
 use hadal_cpu::attention::{HeadNorms, Keys, Shape, Slots};
 use hadal_cpu::linear::{self, Weight};
-use hadal_cpu::{Route, Rows};
+use hadal_cpu::{Precision, Route, Rows};
 
 /// `[x Wq^T | x Wk^T | x Wv^T]`.
 ///
@@ -18,13 +19,15 @@ pub fn project_heads(x: Tensor<3>, weights: [Tensor<2>; 3]) -> Tensor<3> {
     let x_shape = x.dims();
     let outs = weights.each_ref().map(|weight| weight.dims()[0]);
     let [q, k, v] = weights;
-    run(ProjectHeads { x: x_shape, outs }, vec![x.into(), q.into(), k.into(), v.into()])
+    let operation = ProjectHeads { x: x_shape, outs, precision: precision() };
+    run(operation, vec![x.into(), q.into(), k.into(), v.into()])
 }
 
 #[derive(Debug)]
 struct ProjectHeads {
     x: [usize; 3],
     outs: [usize; 3],
+    precision: Precision,
 }
 
 impl ProjectHeads {
@@ -35,14 +38,15 @@ impl ProjectHeads {
 
 impl Operation for ProjectHeads {
     fn forward(&self, inputs: &[Rows], _: bool) -> Output {
-        let values = linear::forward(inputs[0].values(), self.x[2], &self.weights(inputs));
+        let (x, weights) = (inputs[0].values(), self.weights(inputs));
+        let values = linear::forward(x, self.x[2], &weights, self.precision);
         let [batch, time, _] = self.x;
         Output { values, shape: vec![batch, time, self.outs.iter().sum()], saved: Vec::new() }
     }
 
     fn backward(&self, d: Rows, inputs: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
-        let x = inputs[0].values();
-        let gradient = linear::backward(d.values(), x, self.x[2], &self.weights(inputs));
+        let (x, weights) = (inputs[0].values(), self.weights(inputs));
+        let gradient = linear::backward(d.values(), x, self.x[2], &weights, self.precision);
         std::iter::once(gradient.x).chain(gradient.weights).collect()
     }
 }
@@ -102,6 +106,7 @@ pub fn mix_heads(
         eps: norms.as_ref().map(|norms| norms.eps as f32),
         slots: slots.as_ref().map_or(0, |slots| slots.keys.dims()[2]),
         asking,
+        precision: precision(),
     };
     if let Some(slots) = slots {
         inputs.extend([slots.keys.into(), slots.values.into()]);
@@ -123,6 +128,7 @@ struct MixHeads {
     eps: Option<f32>,
     slots: usize,
     asking: Option<Asking>,
+    precision: Precision,
 }
 
 impl MixHeads {
@@ -161,7 +167,8 @@ impl MixHeads {
 
 impl Operation for MixHeads {
     fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
-        let out = self.projected(inputs).mix(&self.shape(inputs), &self.slots(inputs));
+        let (shape, slots) = (self.shape(inputs), self.slots(inputs));
+        let out = self.projected(inputs).mix(&shape, &slots, self.precision);
         let saved = if keep { vec![out.mixed.clone(), out.log_sums] } else { Vec::new() };
         let [batch, time] = self.rows;
         let shape = vec![batch, time, self.shape.heads * self.shape.head_dim];
@@ -171,7 +178,8 @@ impl Operation for MixHeads {
     fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let (shape, slots) = (self.shape(inputs), self.slots(inputs));
         let projected = self.projected(inputs);
-        let d = projected.mix_backward(d.values(), &saved[0], &saved[1], &shape, &slots);
+        let [mixed, log_sums] = [&saved[0], &saved[1]];
+        let d = projected.mix_backward(d.values(), mixed, log_sums, &shape, &slots, self.precision);
         let mut gradients = match d.projected {
             Projected::Joined(joined) => vec![joined],
             Projected::Apart { queries, key_values, .. } => vec![queries, key_values],

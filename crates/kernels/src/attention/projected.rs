@@ -1,9 +1,9 @@
 //! Projections of tokens, and attention from them: dense and routed are one operation with an optional route.
 
-use hadal_cpu::Route;
 use hadal_cpu::attention::{
     Keys, Output, Shape, Slots, backward, backward_routed, forward, forward_routed,
 };
+use hadal_cpu::{Precision, Route};
 
 /// Which tokens ask, and which have keys.
 #[derive(Clone, Debug)]
@@ -45,11 +45,12 @@ pub(crate) struct Gradient {
 
 impl<T: AsRef<[f32]>> Projected<T> {
     /// Attends within each sequence.
-    pub(crate) fn mix(&self, shape: &Shape, slots: &Slots) -> Output {
+    pub(crate) fn mix(&self, shape: &Shape, slots: &Slots, precision: Precision) -> Output {
         match self {
-            Self::Joined(joined) => forward(joined.as_ref(), shape, slots),
+            Self::Joined(joined) => forward(joined.as_ref(), shape, slots, precision),
             Self::Apart { queries, key_values, asking: Asking { route, keys } } => {
-                forward_routed(queries.as_ref(), key_values.as_ref(), shape, slots, route, *keys)
+                let (queries, key_values) = (queries.as_ref(), key_values.as_ref());
+                forward_routed(queries, key_values, shape, slots, route, *keys, precision)
             }
         }
     }
@@ -62,10 +63,12 @@ impl<T: AsRef<[f32]>> Projected<T> {
         log_sums: &[f32],
         shape: &Shape,
         slots: &Slots,
+        precision: Precision,
     ) -> Gradient {
         match self {
             Self::Joined(joined) => {
-                let d = backward(d_mixed, joined.as_ref(), mixed, log_sums, shape, slots);
+                let joined = joined.as_ref();
+                let d = backward(d_mixed, joined, mixed, log_sums, shape, slots, precision);
                 Gradient {
                     projected: Projected::Joined(d.joined),
                     slots: [d.slot_keys, d.slot_values],
@@ -83,6 +86,7 @@ impl<T: AsRef<[f32]>> Projected<T> {
                     slots,
                     &asking.route,
                     asking.keys,
+                    precision,
                 );
                 let (queries, key_values, asking) = (d.queries, d.key_values, asking.clone());
                 Gradient {

@@ -3,12 +3,13 @@
 use super::projected::{Asking, Projected, keyed};
 use super::{AttentionCall, AttentionShape, AttentionWeights, RopeTables};
 use crate::bridge::{Input, Operation, Output};
+use crate::path::precision;
 use crate::seen::SeenTokens;
 use burn::tensor::Tensor;
-use hadal_cpu::Rows;
 use hadal_cpu::attention::{HeadNorms, Keys, Shape, Slots};
 use hadal_cpu::bias;
 use hadal_cpu::linear::{self, Weight};
+use hadal_cpu::{Precision, Rows};
 use std::borrow::Cow;
 
 /// Inputs are x, the four matrices, then gains if there are any, then biases if there are any.
@@ -24,6 +25,7 @@ pub(super) struct Attention {
     /// `None` if every token asks and has keys.
     asking: Option<Asking>,
     recompute: bool,
+    precision: Precision,
 }
 
 /// Intermediate results of the forward pass.
@@ -78,8 +80,8 @@ impl Attention {
             })
         };
         let (bias, output_bias) = (place(bias), place(output_bias));
-        let (x, rope) = (x_shape, rope.clone());
-        (Self { x, shape, rope, eps, bias, output_bias, asking, recompute }, inputs)
+        let (x, rope, precision) = (x_shape, rope.clone(), precision());
+        (Self { x, shape, rope, eps, bias, output_bias, asking, recompute, precision }, inputs)
     }
 
     fn width(&self) -> usize {
@@ -123,7 +125,7 @@ impl Attention {
     fn project(&self, inputs: &[Rows], gathered: &[f32]) -> Projected<Vec<f32>> {
         let bias = self.bias.map(|place| inputs[place].values());
         let project = |x: &[f32], weights: &[Weight], bias: Option<&[f32]>| {
-            biased(linear::forward(x, self.width(), weights), bias)
+            biased(linear::forward(x, self.width(), weights, self.precision), bias)
         };
         let projections = self.projections(inputs);
         let Some(asking) = &self.asking else {
@@ -141,7 +143,8 @@ impl Attention {
 
     /// The output from mixed values. Rows of tokens that do not ask are zero.
     fn outputs(&self, mixed: &[f32], inputs: &[Rows]) -> Vec<f32> {
-        let rows = linear::forward(mixed, self.mixed_width(), &self.output(inputs));
+        let weight = self.output(inputs);
+        let rows = linear::forward(mixed, self.mixed_width(), &weight, self.precision);
         let rows = biased(rows, self.output_bias.map(|place| inputs[place].values()));
         match &self.asking {
             None => rows,
@@ -151,7 +154,7 @@ impl Attention {
 
     fn intermediates(&self, inputs: &[Rows], gathered: &[f32]) -> Intermediates {
         let projected = self.project(inputs, gathered);
-        let out = projected.mix(&self.shape(inputs), &Slots::default());
+        let out = projected.mix(&self.shape(inputs), &Slots::default(), self.precision);
         Intermediates { projected, mixed: out.mixed, log_sums: out.log_sums }
     }
 
@@ -162,17 +165,17 @@ impl Attention {
         inputs: &[Rows],
         gathered: &[f32],
     ) -> Vec<Vec<f32>> {
-        let (x, width) = (inputs[0].values(), self.width());
+        let (x, width, precision) = (inputs[0].values(), self.width(), self.precision);
         let [q, k, v] = self.projections(inputs);
         match d {
             Projected::Joined(joined) => {
-                let gradient = linear::backward(joined, x, width, &[q, k, v]);
+                let gradient = linear::backward(joined, x, width, &[q, k, v], precision);
                 std::iter::once(gradient.x).chain(gradient.weights).collect()
             }
             Projected::Apart { queries, key_values, asking } => {
                 let keyed = keyed(asking.keys, x, gathered);
-                let of_queries = linear::backward(queries, gathered, width, &[q]);
-                let of_keys = linear::backward(key_values, keyed, width, &[k, v]);
+                let of_queries = linear::backward(queries, gathered, width, &[q], precision);
+                let of_keys = linear::backward(key_values, keyed, width, &[k, v], precision);
                 let of_x = input_gradient(asking, of_queries.x, of_keys.x, width);
                 let weights = of_queries.weights.into_iter().chain(of_keys.weights);
                 std::iter::once(of_x).chain(weights).collect()
@@ -210,9 +213,10 @@ impl Operation for Attention {
                 None => self.intermediates(inputs, &gathered),
             };
         let d = self.gather(d.values());
-        let mut out = linear::backward(&d, &mixed, self.mixed_width(), &self.output(inputs));
+        let (width, weight, precision) = (self.mixed_width(), self.output(inputs), self.precision);
+        let mut out = linear::backward(&d, &mixed, width, &weight, precision);
         let (shape, slots) = (self.shape(inputs), Slots::default());
-        let heads = projected.mix_backward(&out.x, &mixed, &log_sums, &shape, &slots);
+        let heads = projected.mix_backward(&out.x, &mixed, &log_sums, &shape, &slots, precision);
         drop((projected, mixed));
         let mut gradients = self.project_backward(&heads.projected, inputs, &gathered);
         gradients.push(out.weights.remove(0));
@@ -267,7 +271,8 @@ impl Operation for Continued {
         let Self { attention, seen } = self;
         let gathered = attention.gather(inputs[0].values());
         let projected = attention.project(inputs, &gathered);
-        let mixed = seen.attend(&projected, &attention.shape(inputs), attention.x[0]);
+        let (shape, batch) = (attention.shape(inputs), attention.x[0]);
+        let mixed = seen.attend(&projected, &shape, batch, attention.precision);
         let values = attention.outputs(&mixed, inputs);
         Output { values, shape: attention.x.to_vec(), saved: Vec::new() }
     }

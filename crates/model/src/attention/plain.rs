@@ -3,7 +3,7 @@
 use super::{Attention, KeyValue, split_heads};
 use crate::rope::Rope;
 use burn::tensor::{Bool, Tensor, TensorData, activation::softmax};
-use hadal_kernels::{Route, gather, indices, scatter};
+use hadal_kernels::{Precision, Route, gather, indices, matmul, precision, scatter};
 
 /// The positions whose keys exist, row by row; `None` for all.
 type Present<'a> = Option<&'a [Vec<u32>]>;
@@ -144,7 +144,7 @@ impl Attention {
         let seen = sequence.key.dims()[2];
         let weights = self.mixture(queries, sequence.key, slots, hidden);
 
-        let mut out = weights.clone().narrow(3, 0, seen).matmul(sequence.value);
+        let mut out = weighted(weights.clone().narrow(3, 0, seen), sequence.value);
         for (i, slot) in slots.iter().enumerate() {
             let weight: Tensor<5> =
                 weights.clone().narrow(3, seen + i, 1).reshape([batch, kv, group, time, 1]);
@@ -176,8 +176,14 @@ impl Attention {
         let rows = [batch, kv, group * time, head_dim];
         let by_token = [batch, kv, group, time, head_dim];
 
-        let q = queries.reshape(rows) * (1.0 / (head_dim as f64).sqrt());
-        let mut scores = q.clone().matmul(key.swap_dims(2, 3));
+        let scale = 1.0 / (head_dim as f64).sqrt();
+        let queries = queries.reshape(rows);
+        let q = queries.clone() * scale;
+        let mut scores = match precision() {
+            Precision::F32 => q.clone().matmul(key.swap_dims(2, 3)),
+            // Operands are rounded before they are scaled.
+            _ => matmul(queries, key.swap_dims(2, 3)) * scale,
+        };
         if let Some(hidden) = hidden {
             let hidden = hidden.expand(scores.dims());
             scores = scores.mask_fill(hidden, f32::NEG_INFINITY);
@@ -205,4 +211,15 @@ impl Attention {
         let first = self.mixture(queries, key, slots, hidden).narrow(3, 0, 1);
         first.reshape([batch, self.heads, time, 1]).swap_dims(1, 2)
     }
+}
+
+/// Values mixed by weights. Those are rounded relative to the largest of their row, as they are before they are divided by
+/// their sum.
+fn weighted(weights: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
+    if precision() == Precision::F32 {
+        return weights.matmul(values);
+    }
+    // Where a depth slot has taken all, nothing is left to be rounded.
+    let largest = weights.clone().detach().max_dim(3).clamp_min(f32::MIN_POSITIVE);
+    matmul(weights / largest.clone(), values) * largest
 }

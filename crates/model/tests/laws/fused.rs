@@ -6,12 +6,12 @@ use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
 use hadal_residual::{Memory, Site};
 use std::collections::BTreeMap;
 
-type Named = BTreeMap<String, Vec<f32>>;
+pub(crate) type Named = BTreeMap<String, Vec<f32>>;
 
 /// Relative to the largest gradient; policies amplify rounding differently.
-const TOLERANCE: f32 = 1e-4;
+pub(crate) const TOLERANCE: f32 = 1e-4;
 
-fn decoder(config: &ModelConfig) -> Decoder {
+pub(crate) fn decoder(config: &ModelConfig) -> Decoder {
     random(config, &Device::flex().autodiff())
 }
 
@@ -20,7 +20,7 @@ fn targets(input: &Tokens) -> Tokens {
 }
 
 /// The loss under the empty name, and every gradient.
-fn learn(decoder: &Decoder, pass: Pass) -> Named {
+pub(crate) fn learn(decoder: &Decoder, pass: Pass) -> Named {
     let input = text(2, 7);
     let loss = decoder.loss(&input, &targets(&input), &[], pass).unwrap();
     let value = loss.try_to_vec_as::<f32>().unwrap();
@@ -29,7 +29,7 @@ fn learn(decoder: &Decoder, pass: Pass) -> Named {
     named
 }
 
-fn assert_same(got: &Named, want: &Named, tolerance: f32, what: &str) {
+pub(crate) fn assert_same(got: &Named, want: &Named, tolerance: f32, what: &str) {
     assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>(), "{what}");
     let most = want.values().flatten().fold(0f32, |most, value| most.max(value.abs()));
     for (name, want) in want {
@@ -40,7 +40,7 @@ fn assert_same(got: &Named, want: &Named, tolerance: f32, what: &str) {
     }
 }
 
-fn name(config: &ModelConfig) -> String {
+pub(crate) fn name(config: &ModelConfig) -> String {
     format!("{} {:?} {:?}", config.residual, config.depth_kv, config.mlp)
 }
 

@@ -10,6 +10,7 @@ mod independence;
 mod mixture_of_depths;
 mod overflow;
 mod paths;
+mod precision;
 mod skipping;
 mod starts;
 mod support;

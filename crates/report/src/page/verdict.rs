@@ -176,9 +176,16 @@ fn chosen(groups: &[Group], baseline: Option<&str>) -> usize {
 /// What a group is compared with: the baseline of its depth. A baseline has none.
 fn opponent(groups: &[Group], baseline: usize, i: usize) -> Option<usize> {
     let depth = |group: &Group| section(group.first(), "model").get("n_layers").cloned();
-    let stream = |group: &Group| section(group.first(), "residual");
-    let is_like = |group: &&Group| stream(group) == stream(&groups[baseline]);
-    let mine = groups.iter().position(|group| is_like(&group) && depth(group) == depth(&groups[i]));
+    let kind = |group: &Group| {
+        let precision = section(group.first(), "train").get("precision").cloned();
+        (section(group.first(), "residual"), precision)
+    };
+    let of_depth = |group: &Group| depth(group) == depth(&groups[i]);
+    let is_like = |group: &Group| kind(group) == kind(&groups[baseline]) && of_depth(group);
+    let mine = match of_depth(&groups[baseline]) {
+        true => Some(baseline),
+        false => groups.iter().position(is_like),
+    };
     let base = mine.unwrap_or(baseline);
     (base != i && i != baseline).then_some(base)
 }

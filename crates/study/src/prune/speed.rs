@@ -137,7 +137,8 @@ fn turn(
     let count = WRITTEN.min(decoder.config().max_seq_len - row.len());
     let (mut prefill, mut decode) = (0.0, 0.0);
     for _ in 0..times {
-        let mut session = Session::new(decoder, Variant { absent: &absent, mode, stop: None })?;
+        let variant = Variant { absent: &absent, mode, ..Variant::default() };
+        let mut session = Session::new(decoder, variant)?;
         session.reserve(row.len() + WRITTEN);
         let mut step = |ids: &[u32]| -> Result<f64, PassError> {
             let started = Instant::now();

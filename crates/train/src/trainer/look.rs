@@ -43,7 +43,8 @@ impl Trainer {
     ) -> Result<Evaluation, TrainError> {
         let (batches, batch) = (self.config.eval.batches.max(1), self.config.train.batch);
         let (decoder, mode) = self.as_it_is()?;
-        let variant = Variant::in_mode(&mode);
+        let precision = self.config.train.precision;
+        let variant = Variant { precision, ..Variant::in_mode(&mode) };
         let evaluation = evaluate(&decoder.valid(), variant, &self.feed, batches, batch)?;
         let step = self.state.step;
         let point = EvaluationPoint {

@@ -64,7 +64,15 @@ impl Routed {
     fn forward(&self) -> Output {
         let (queries, key_values) = self.inputs();
         let (shape, slots) = (self.case.shape(), self.case.slots());
-        forward_routed(&queries, &key_values, &shape, &slots, &self.route(), self.keys)
+        forward_routed(
+            &queries,
+            &key_values,
+            &shape,
+            &slots,
+            &self.route(),
+            self.keys,
+            Precision::F32,
+        )
     }
 
     fn backward(&self, d: &[f32], output: &Output) -> RoutedGradient {
@@ -81,6 +89,7 @@ impl Routed {
             &slots,
             &route,
             self.keys,
+            Precision::F32,
         )
     }
 
