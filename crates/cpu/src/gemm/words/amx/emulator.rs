@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
 
-/// Eight tiles of 16 rows of 64 bytes, as words; whether they have a shape; and how many instructions were carried out.
+/// Eight tiles of 16 rows of 64 bytes, as words, and whether they have a shape.
 struct Tiles {
     words: [[[u32; 16]; 16]; 8],
     shaped: bool,
