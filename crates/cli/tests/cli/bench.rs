@@ -45,6 +45,17 @@ fn assert_positive(report: &Value, names: &[&str]) {
 const POLICIES: [&str; 4] = ["--residual", "prenorm", "--residual", "mgr:streams=2"];
 
 #[test]
+fn a_precision_reaches_the_steps_and_the_report() {
+    for precision in ["bf16", "bf16x3"] {
+        let run = bench(&["--json", "--precision", precision]).succeeded();
+        assert_eq!(lines(&run)[0]["precision"], precision);
+        let run = bench(&["--precision", precision]).succeeded();
+        assert!(run.stdout.contains(&format!("threads, {precision};")), "{}", run.stdout);
+    }
+    bench(&["--precision", "half"]).refused(2, &["--precision", "half", "bf16x3"]);
+}
+
+#[test]
 fn training_is_told_in_one_line_of_json_for_each_policy() {
     let run = bench(&[&POLICIES[..], &["--json"]].concat()).succeeded();
     assert_eq!(run.stderr, "");
@@ -73,7 +84,8 @@ fn training_is_told_in_one_line_of_json_for_each_policy() {
         "tokens_per_second",
     ];
     for report in &reports {
-        let mut expected = [&numbers[..], &["cpu", "kind", "peak_rss_mb", "simd"]].concat();
+        let words = ["cpu", "kind", "peak_rss_mb", "precision", "simd"];
+        let mut expected = [&numbers[..], &words].concat();
         expected.sort_unstable();
         assert_eq!(keys(report), expected);
         assert!(["portable", "avx2", "avx512"].contains(&report["simd"].as_str().unwrap()));

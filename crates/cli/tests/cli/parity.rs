@@ -48,6 +48,20 @@ fn every_golden_agrees_in_every_tensor_of_its_trace() {
 }
 
 #[test]
+fn rounded_operands_have_a_tolerance_of_their_own() {
+    let worst = |options: &[&str]| {
+        let report = parity(&golden("prenorm"), options).succeeded().json();
+        let errors = report["comparisons"].as_array().unwrap().iter();
+        let worst = errors.map(|c| c["error"].as_f64().unwrap()).fold(0.0, f64::max);
+        (report["tolerance"].as_f64().unwrap(), worst)
+    };
+    let (tolerance, error) = worst(&["--json", "--precision", "bf16x3"]);
+    assert!(tolerance == 2e-4 && error < 2e-4, "{error}");
+    let (tolerance, error) = worst(&["--json", "--precision", "bf16"]);
+    assert!(tolerance == 0.15 && error > 1e-3, "{error}");
+}
+
+#[test]
 fn all_shows_a_line_for_every_tensor() {
     let lines = |options: &[&str]| {
         let text = parity(&golden("nag-mod"), options).succeeded().stdout;
