@@ -41,7 +41,7 @@ pub(crate) fn version() -> &'static str {
     TEXT.get_or_init(|| {
         let commit = option_env!("HADAL_COMMIT").and_then(|commit| commit.get(..8));
         let commit = commit.map_or_else(|| "no commit".into(), |commit| format!("commit {commit}"));
-        let simd = hadal_train::provenance::simd();
+        let simd = hadal_train::provenance::simd(hadal_cpu::Precision::F32);
         format!("{} ({commit}, {simd} kernels)", env!("CARGO_PKG_VERSION"))
     })
 }

@@ -20,7 +20,7 @@ pub struct Provenance {
     pub data: Option<String>,
     /// Version of the task generator, if the data is generated.
     pub task_generator: Option<u32>,
-    /// `avx512`, `avx2`, `portable`, or `plain` for tensor operations alone.
+    /// `avx512`, `avx2`, `portable`, or `plain` for tensor operations alone; `avx512 with amx` if that multiplied rounded operands.
     pub simd: Option<String>,
     /// What the CPU calls itself. Another one with the same form computes the same.
     pub cpu: Option<String>,
@@ -78,7 +78,7 @@ impl Provenance {
             ("hadal", self.version.as_deref().map(short)),
             ("commit", self.commit.as_deref().map(short)),
             ("executable", self.executable.as_deref().map(short)),
-            ("SIMD form", self.simd.as_deref().map(short)),
+            ("SIMD form", self.simd.as_deref().map(|simd| visible(simd, FORM))),
             ("threads", self.threads.map(|threads| threads.to_string())),
         ]
     }
@@ -183,7 +183,15 @@ pub fn names(names: &[impl Display]) -> String {
 /// The beginning of a hash, or of whatever stands in its place in somebody's file.
 pub fn short(hash: &str) -> String {
     const ENOUGH: usize = 12;
-    hash.chars().take(ENOUGH).flat_map(char::escape_debug).collect()
+    visible(hash, ENOUGH)
+}
+
+/// Letters that a SIMD form can have.
+const FORM: usize = 30;
+
+/// The beginning of a text of a file, without what a terminal would take for a command.
+fn visible(text: &str, enough: usize) -> String {
+    text.chars().take(enough).flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What makes a run here and now: its data, this program, and how it computes.
 
 use super::config::RunConfig;
-use hadal_cpu::Form;
 use hadal_cpu::machine::cpu_model;
 use hadal_cpu::pool::threads;
+use hadal_cpu::{Form, Precision, Unit};
 use hadal_data::tasks::GENERATOR_VERSION;
 use hadal_data::{Feed, FeedError};
 use hadal_files::{FileError, hash, pretty_json, read_text, write_whole};
@@ -33,7 +33,8 @@ pub fn of(config: &RunConfig) -> Result<Provenance, FeedError> {
         text => (text.fingerprint()?, None),
     };
     let data = blake3::hash(data.as_bytes()).to_hex().to_string();
-    Ok(Provenance { data: Some(data), task_generator, ..here() })
+    let simd = Some(simd(config.train.precision));
+    Ok(Provenance { data: Some(data), task_generator, simd, ..here() })
 }
 
 /// Records that this program goes on with a run, if it is another one than the last, and says in what it differs.
@@ -79,7 +80,6 @@ fn here() -> Provenance {
         version: Some(env!("CARGO_PKG_VERSION").into()),
         commit: COMMIT.get().map(|&commit| commit.to_owned()),
         executable: executable(),
-        simd: Some(simd()),
         cpu: cpu_model(),
         // Asking rayon itself would start its threads.
         threads: Some(threads()),
@@ -90,11 +90,15 @@ fn here() -> Provenance {
     }
 }
 
-/// The form of the kernels in this process.
-pub fn simd() -> String {
-    match fuses(&Device::flex()) {
-        true => Form::best().to_string(),
-        false => "plain".into(),
+/// The form of the kernels in this process, and what multiplies rounded operands: `avx512 with amx`.
+pub fn simd(precision: Precision) -> String {
+    if !fuses(&Device::flex()) {
+        return "plain".into();
+    }
+    let unit = if precision == Precision::F32 { None } else { Unit::best() };
+    match unit {
+        Some(unit) => format!("{} with {unit}", Form::best()),
+        None => Form::best().to_string(),
     }
 }
 
@@ -116,6 +120,16 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::fs;
+
+    #[test]
+    fn what_multiplies_rounded_operands_is_named_where_there_is_something() {
+        let (whole, rounded) = (simd(Precision::F32), simd(Precision::Bf16));
+        assert!(!whole.contains(' '), "{whole}");
+        match Unit::best().filter(|_| whole != "plain") {
+            Some(unit) => assert_eq!(rounded, format!("{whole} with {unit}")),
+            None => assert_eq!(rounded, whole),
+        }
+    }
 
     fn config(seed: u64, length: usize) -> RunConfig {
         let text = format!(

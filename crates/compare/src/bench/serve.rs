@@ -34,7 +34,12 @@ pub fn serve(
 
 fn answer(job: &Job, input: impl BufRead, mut output: impl Write) -> Result<(), BenchError> {
     let parameters = ModelCost::of(&job.model)?.parameters.total();
-    let ready = Ready { parameters, simd: simd(), cpu: cpu_model(), speeds: speeds(job.threads) };
+    let ready = Ready {
+        parameters,
+        simd: simd(job.precision),
+        cpu: cpu_model(),
+        speeds: speeds(job.threads),
+    };
     match job.activity {
         Activity::Training => {
             let mut training = Training::new(job)?;
