@@ -12,7 +12,9 @@ fn interrupted_and_resumed(run: &Path, first: &mut Command, stops: &[usize]) {
     let mut stopped = 0;
     for (i, &stop) in stops.iter().enumerate() {
         let signal = ["-INT", "-TERM"][i % 2];
-        let enough = || lines(&metrics) >= stop;
+        // It writes only after it listens: a signal before that would end it without a word.
+        let before = lines(&metrics);
+        let enough = || lines(&metrics) >= stop.max(before + 1);
         let ended = match i {
             0 => signalled(first, signal, enough),
             _ => signalled(&mut resume(run), signal, enough),
