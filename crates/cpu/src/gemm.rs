@@ -17,21 +17,22 @@ mod avx512;
 mod left;
 mod pack;
 mod panels;
+mod tasks;
 mod tile;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod words;
 
 pub(crate) use left::Left;
 pub(crate) use pack::Packed;
-pub(crate) use panels::{BLOCK, Layout, Panels, PanelsMut};
+pub(crate) use panels::{Layout, Panels, PanelsMut};
+pub(crate) use tasks::{block_tasks, large_row_tasks, panel_tasks, row_pairs, row_tasks};
 pub use words::Unit;
 
 use crate::lent::Lent;
 use crate::precision::Precision;
-use crate::rows::{cut, cut_mut};
 use pack::{pack_left, panel_stride};
 use std::cell::Cell;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use tile::{A, C, Order, Tile, multiply_tiles};
 use words::Kind;
 
@@ -45,100 +46,8 @@ pub(crate) const KC: usize = 256;
 const WORTH_PACKING: usize = 512;
 /// Depth up to which a transposed A stays in the cache where it lies.
 const SHALLOW: usize = 32;
-/// Rows of the largest and of the smallest task.
-const LARGEST: usize = 22 * MR;
-const SMALLEST: usize = 2 * MR;
 /// Panels of C that are computed from words before they are handed on.
 const WORD_PANELS: usize = 8;
-
-/// Rows of the tasks that compute C, one after another. They are large enough to read B seldom, and get smaller
-/// towards the end, so that all threads end at about the same time however fast each of them is. Rows
-/// are independent of each other, so sizes change no bit.
-pub(crate) fn row_tasks(
-    rows: usize,
-    precision: Precision,
-) -> impl ExactSizeIterator<Item = usize> + Send {
-    let unit = height(precision);
-    tasks(rows, unit, smallest(unit)..=largest(unit), usize::MAX).into_iter()
-}
-
-/// Rows of a kernel's tile.
-fn height(precision: Precision) -> usize {
-    Kind::here(precision).map_or_else(|| Tile::here().rows, Kind::height)
-}
-
-/// Rows of the smallest task of whole tiles.
-fn smallest(unit: usize) -> usize {
-    SMALLEST.next_multiple_of(unit)
-}
-
-/// Rows of the largest task of whole tiles.
-fn largest(unit: usize) -> usize {
-    LARGEST / unit * unit
-}
-
-/// The rows of C of each of the [`row_tasks`], which are `width` long, with those of A, which are `depth` long.
-pub(crate) fn row_pairs<'a>(
-    mut c: &'a mut [f32],
-    width: usize,
-    mut a: &'a [f32],
-    depth: usize,
-    precision: Precision,
-) -> impl ExactSizeIterator<Item = (&'a mut [f32], &'a [f32])> + Send {
-    row_tasks(a.len() / depth, precision)
-        .map(move |rows| (cut_mut(&mut c, rows * width), cut(&mut a, rows * depth)))
-}
-
-/// [`row_tasks`] that stay large, for rows after which there is more to do.
-pub(crate) fn large_row_tasks(
-    rows: usize,
-    precision: Precision,
-) -> impl ExactSizeIterator<Item = usize> + Send {
-    let unit = height(precision);
-    tasks(rows, unit, largest(unit)..=largest(unit), usize::MAX).into_iter()
-}
-
-/// [`row_tasks`] for a matrix in panels: the rows of each task are rows of one block.
-pub(crate) fn block_tasks(
-    rows: usize,
-    precision: Precision,
-) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    let unit = height(precision);
-    ranges(tasks(rows, unit, smallest(unit)..=largest(unit), BLOCK))
-}
-
-/// The panels of the tasks that compute columns of C, in the same way.
-pub(crate) fn panel_tasks(panels: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    let unit = Tile::here().panels;
-    ranges(tasks(panels, unit, unit..=4, usize::MAX))
-}
-
-fn ranges(sizes: Vec<usize>) -> impl ExactSizeIterator<Item = Range<usize>> + Send {
-    let mut end = 0;
-    sizes.into_iter().map(move |size| {
-        end += size;
-        end - size..end
-    })
-}
-
-/// Sizes, multiples of `unit`, of tasks that have `count` of something in all and do not cross borders of blocks.
-fn tasks(count: usize, unit: usize, limits: RangeInclusive<usize>, block: usize) -> Vec<usize> {
-    let threads = rayon::current_num_threads();
-    let mut sizes = Vec::with_capacity(count / limits.end() + 8 * threads);
-    let mut done = 0;
-    while done < count {
-        let rest = count - done;
-        let share = match threads {
-            1 => rest,
-            _ => rest.div_ceil(2 * threads),
-        };
-        let size = share.next_multiple_of(unit).clamp(*limits.start(), *limits.end());
-        let size = size.min(rest).min(block - done % block);
-        sizes.push(size);
-        done += size;
-    }
-    sizes
-}
 
 /// A matrix somewhere in memory.
 #[derive(Clone, Copy)]
@@ -439,118 +348,4 @@ impl Scratch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{assert_close, noise};
-
-    /// `[m, k] x [k, n]` in f64.
-    fn reference(a: impl Fn(usize, usize) -> f32, b: &[f32], [m, n, k]: [usize; 3]) -> Vec<f32> {
-        let element = |i: usize, j: usize| -> f64 {
-            (0..k).map(|p| f64::from(a(i, p)) * f64::from(b[p * n + j])).sum()
-        };
-        (0..m * n).map(|at| element(at / n, at % n) as f32).collect()
-    }
-
-    #[test]
-    fn products_of_all_shapes_are_those_of_the_definition() {
-        let sizes = [1, 5, 6, 7, 16, 17, 250, 256, 300];
-        let mut scratch = Scratch::default();
-        for m in [1, 5, 6, 13] {
-            for n in [1, 15, 16, 33] {
-                for k in sizes {
-                    let (a, b) = (noise("a", m * k), noise("b", k * n));
-                    let want = reference(|i, p| a[i * k + p], &b, [m, n, k]);
-                    let packed = Packed::new(View::rows(&b, n), k, n, Precision::F32);
-                    let mut c = vec![f32::NAN; m * n];
-                    multiply(
-                        [m, n, k],
-                        View::rows(&a, k),
-                        &packed,
-                        &mut c,
-                        n,
-                        Store::SET,
-                        &mut scratch,
-                    );
-                    assert_close(&c, &want, 1e-5);
-
-                    let transposed: Vec<f32> = (0..k * m).map(|i| a[i % m * k + i / m]).collect();
-                    let mut c = vec![1.0; m * n];
-                    let store = Store { scale: 2.0, add: true };
-                    let mut again = Packed::default();
-                    let columns: Vec<f32> = (0..k * n).map(|i| b[i % k * n + i / k]).collect();
-                    again.refill(View::transposed(&columns, k), k, n, Precision::F32);
-                    let sizes = [m, n, k];
-                    multiply(
-                        sizes,
-                        View::transposed(&transposed, m),
-                        &again,
-                        &mut c,
-                        n,
-                        store,
-                        &mut scratch,
-                    );
-                    let want: Vec<f32> = want.iter().map(|w| 2.0 * w + 1.0).collect();
-                    assert_close(&c, &want, 1e-5);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_sum_of_nothing_is_zero() {
-        let packed = Packed::new(View::rows(&[], 3), 0, 3, Precision::F32);
-        let scratch = &mut Scratch::default();
-        let mut c = [f32::NAN; 8];
-        let a = View::rows(&[], 0);
-        multiply([2, 3, 0], a, &packed, &mut c, 5, Store::SET, scratch);
-        assert_eq!([&c[..3], &c[5..]], [[0.0; 3]; 2]);
-        assert!(c[3..5].iter().all(|c| c.is_nan()), "what lies between rows is not touched");
-        multiply([1, 3, 0], a, &packed, &mut [7.0; 3], 3, Store::ADD, scratch);
-        let layout = Layout { rows: 2, columns: 3 };
-        let mut data = vec![f32::NAN; layout.len()];
-        let panels = PanelsMut::new(&mut data, layout);
-        // SAFETY: there is one task.
-        unsafe { fill_panels(0..2, 0, a, &packed, &panels, scratch, |_, c| c[0] += 1.0) };
-        assert_eq!(Panels::new(&data, layout).piece(0, 0..1)[..3], [1.0, 0.0, 0.0]);
-        assert!(data.iter().all(|x| x.is_finite()));
-        let nothing = Layout { rows: 2, columns: 0 };
-        let mut c = [f32::NAN; 6];
-        // SAFETY: as above.
-        unsafe {
-            let a = PanelsMut::new(&mut [], nothing);
-            multiply_panels(0..2, &a, &packed, &mut c, Store::SET, scratch);
-        }
-        assert_eq!(c, [0.0; 6]);
-    }
-
-    #[test]
-    fn tasks_cover_all_rows_and_end_small() {
-        let in_pool = |threads: usize, rows: usize, unit: usize| -> Vec<usize> {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| tasks(rows, unit, SMALLEST..=LARGEST, usize::MAX))
-        };
-        for (threads, unit) in [1, 2, 3, 8].into_iter().flat_map(|t| [(t, MR), (t, 2 * MR)]) {
-            for rows in [0, 1, 5, 256, 1024, 2048, 10_000] {
-                let sizes = in_pool(threads, rows, unit);
-                assert_eq!(sizes.iter().sum::<usize>(), rows);
-                assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
-                assert!(sizes.iter().all(|size| (1..=LARGEST).contains(size)));
-                let whole = sizes.split_last().map_or(&[][..], |(_, whole)| whole);
-                assert!(whole.iter().all(|size| size.is_multiple_of(unit) && *size >= SMALLEST));
-            }
-        }
-        assert_eq!(in_pool(2, 256, MR), [66, 48, 36, 30, 24, 18, 12, 12, 10]);
-        assert_eq!(in_pool(2, 256, 2 * MR), [72, 48, 36, 36, 24, 12, 12, 12, 4]);
-    }
-
-    #[test]
-    fn rows_that_share_cache_sets_are_copied_and_give_the_same() {
-        let (m, n, k) = (7, 20, 512);
-        let (a, b) = (noise("a", m * k), noise("b", k * n));
-        let packed = Packed::new(View::rows(&b, n), k, n, Precision::F32);
-        let mut c = vec![f32::NAN; m * n];
-        let mut scratch = Scratch::default();
-        multiply([m, n, k], View::rows(&a, k), &packed, &mut c, n, Store::SET, &mut scratch);
-        assert_close(&c, &reference(|i, p| a[i * k + p], &b, [m, n, k]), 1e-5);
-    }
-}
+mod tests;
