@@ -15,7 +15,7 @@ macro_rules! pieces {
         pieces!(@ 1, $at, length, $body);
     }};
     (@ $n:literal, $at:ident, $length:ident, $body:block) => {
-        while $at + $n <= $length {
+        while $length - $at >= $n {
             const N: usize = $n;
             $body
             $at += N;

@@ -150,10 +150,7 @@ fn templates_that_take_all_memory_or_time_are_stopped() {
         ("{{ [1] * 9999999999999 | last }}".into(), "chat_template.jinja"),
     ] {
         let model = model(&template);
-        let started = std::time::Instant::now();
-        let said = generate(model.path(), &["--chat", "-p", "x"]);
-        println!("{:.2?} {template:.100}: {}", started.elapsed(), said.stderr);
-        said.refused(1, &["chat_template.jinja", reason]);
+        generate(model.path(), &["--chat", "-p", "x"]).refused(1, &["chat_template.jinja", reason]);
     }
 }
 

@@ -79,8 +79,8 @@ fn softmax_with(other: f32, logits: &mut [f32]) {
     let most = logits.iter().fold(other, |most, logit| most.max(*logit));
     pieces!(logits.len(), |at| {
         let mut piece: [f32; N] = load(logits, at);
-        for j in 0..N {
-            piece[j] = exp(piece[j] - most);
+        for logit in &mut piece {
+            *logit = exp(*logit - most);
         }
         store(logits, at, piece);
     });
