@@ -10,9 +10,9 @@ pub(super) mod emulator;
 
 pub(super) use probe::usable;
 
+use super::super::avx512::save_row;
 use super::super::tile::C;
 use super::super::{NR, Store};
-use super::avx512::save_row;
 use super::{Passes, ROW, STEP};
 use std::arch::asm;
 use std::arch::x86_64::*;

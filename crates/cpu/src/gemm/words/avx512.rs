@@ -4,6 +4,7 @@ mod pack;
 
 pub(super) use pack::put;
 
+use super::super::avx512::save;
 use super::super::tile::C;
 use super::super::{MR, NR, Store};
 use super::{Passes, ROW};
@@ -133,44 +134,4 @@ unsafe fn tile<const M: usize, const P: usize>(
 fn pairs(words: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes of any bits.
     unsafe { std::mem::transmute(words) }
-}
-
-/// Writes a tile to C; of the last panel, only columns in the mask.
-///
-/// # Safety
-/// Needs AVX-512, and `M` rows of `P` panels behind `to`; no other reference to them may exist.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,avx2,fma")]
-unsafe fn save<const M: usize, const P: usize>(
-    sums: &[[__m512; P]; M],
-    to: *mut f32,
-    c: &C,
-    mask: __mmask16,
-    store: Store,
-) {
-    for (r, sums) in sums.iter().enumerate() {
-        for (panel, sum) in sums.iter().enumerate() {
-            let mask = if panel + 1 == P { mask } else { !0 };
-            // SAFETY: passed on from the caller.
-            unsafe { save_row(*sum, to.add(r * c.row + panel * c.apart), mask, store) };
-        }
-    }
-}
-
-/// Writes a row of a panel to C: columns in the mask.
-///
-/// # Safety
-/// Needs AVX-512, and these columns behind `to`; no other reference to them may exist.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,avx2,fma")]
-pub(super) unsafe fn save_row(sum: __m512, to: *mut f32, mask: __mmask16, store: Store) {
-    let scale = _mm512_set1_ps(store.scale);
-    // SAFETY: passed on from the caller.
-    unsafe {
-        let new = match store.add {
-            true => _mm512_fmadd_ps(sum, scale, _mm512_maskz_loadu_ps(mask, to)),
-            false => _mm512_mul_ps(sum, scale),
-        };
-        _mm512_mask_storeu_ps(to, mask, new);
-    }
 }
