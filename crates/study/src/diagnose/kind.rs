@@ -30,11 +30,13 @@ pub enum Kind {
     Sink,
     /// Which tokens skip what.
     Skips,
+    /// How many streams count, how alike they are, and what their mixers do.
+    Streams,
 }
 
 impl Kind {
     /// Every diagnostic, in the order of the report.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Output,
         Self::Gradients,
         Self::Writes,
@@ -46,6 +48,7 @@ impl Kind {
         Self::Lanes,
         Self::Sink,
         Self::Skips,
+        Self::Streams,
     ];
 
     /// Its name on the command line.
@@ -62,6 +65,7 @@ impl Kind {
             Self::Lanes => "lanes",
             Self::Sink => "sink",
             Self::Skips => "skips",
+            Self::Streams => "streams",
         }
     }
 }

@@ -18,6 +18,7 @@ mod journal;
 mod kind;
 mod lanes;
 mod look;
+mod mixer;
 mod observer;
 mod output;
 mod overlay;
@@ -26,6 +27,8 @@ mod plan;
 mod removal;
 mod sink;
 mod skips;
+mod spectrum;
+mod streams;
 mod summary;
 mod sums;
 #[cfg(test)]
@@ -46,7 +49,8 @@ pub use overlay::overlay;
 pub use page::{Context, next, page};
 pub use plan::{Plan, memory, plan};
 pub use summary::{
-    LanesSummary, Largest, MASSIVE, Removal, SkipsSummary, Summary, TokenSkips, USELESS,
+    LanesSummary, Largest, MASSIVE, Removal, SkipsSummary, StreamsSummary, Summary, TokenSkips,
+    USELESS,
 };
 pub use verdict::{CARRIES, HARDLY, SINK, UNEVEN, Verdict};
 
@@ -72,6 +76,7 @@ use removal::Removals;
 use sink::Sink;
 use skips::Skips;
 use std::path::PathBuf;
+use streams::Streams;
 use writes::Writes;
 use xiong::Bounds;
 
@@ -182,6 +187,7 @@ fn diagnostics(
                 }
                 Kind::Sink => Box::new(Sink::new(blocks)),
                 Kind::Skips => Box::new(Skips::new(config, samples.tokenizer())),
+                Kind::Streams => Box::new(Streams::new(blocks)),
             };
             Some((kind, diagnostic))
         })

@@ -43,6 +43,34 @@ pub struct Summary {
     /// Which tokens skip, if any can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skips: Option<SkipsSummary>,
+    /// What the streams are used for, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamsSummary>,
+}
+
+/// What n streams are used for; means over tokens and sub-layers, unless it says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamsSummary {
+    /// How many there are.
+    pub streams: usize,
+    /// Effective number that is read (by entropy).
+    pub read: Option<f64>,
+    /// Effective number that is written.
+    pub written: Option<f64>,
+    /// Effective number by squared norm.
+    pub held: Option<f64>,
+    /// Mean cosine between streams at the end.
+    pub cosine: Option<f64>,
+    /// Share of the largest stream in the summed squared norm.
+    pub dominant_share: Option<f64>,
+    /// The stream that leads at most sub-layers, and at which share of them.
+    pub leader: Option<(usize, f64)>,
+    /// Distance of the mixers from the identity.
+    pub from_identity: Option<f64>,
+    /// Distance of the product of all mixers from the uniform matrix.
+    pub product_from_uniform: Option<f64>,
+    /// Effective rank of that product, by singular values and by their squares.
+    pub product_rank: Option<(f64, f64)>,
 }
 
 /// What the loss loses without one block.
@@ -149,6 +177,7 @@ impl Summary {
         take(&mut self.widest_gate, told.widest_gate);
         take(&mut self.lanes, told.lanes);
         take(&mut self.skips, told.skips);
+        take(&mut self.streams, told.streams);
     }
 
     /// Blocks without which the loss is as good or better.
