@@ -5,7 +5,7 @@
 //! by `1/sqrt(d)`.
 
 use burn::tensor::{Tensor, activation::softmax};
-use hadal_kernels::inverse_rms;
+use hadal_kernels::{inverse_rms, rms};
 
 /// A vector per token that can be pooled.
 ///
@@ -23,6 +23,13 @@ impl Source {
     /// Makes a vector poolable.
     pub fn new(value: Tensor<3>, eps: f64) -> Self {
         Self { inverse_rms: inverse_rms(value.clone(), eps), value }
+    }
+
+    /// A source whose value is normalised already: it is its own key.
+    pub fn normalised(value: Tensor<3>, eps: f64) -> Self {
+        let value = rms(value, eps);
+        let [batch, time, _] = value.dims();
+        Self { inverse_rms: Tensor::ones([batch, time, 1], &value.device()), value }
     }
 
     /// `query . rms(value)` for each token.
@@ -57,6 +64,34 @@ pub(crate) fn pool(sources: &[Source], query: Tensor<1>) -> Pooled {
         .reduce(|sum, part| sum + part)
         .expect("a pool has at least one source");
     Pooled { value, weights }
+}
+
+/// Reads the sources through a query whose groups of neighbouring channels each have a softmax of their own. The
+/// weights shown are the mean of the groups'.
+///
+/// # Shapes
+/// - `query`: `[d]`
+pub(crate) fn pool_in_groups(sources: &[Source], query: Tensor<1>, groups: usize) -> Pooled {
+    if groups == 1 {
+        return pool(sources, query);
+    }
+    let [batch, time, width] = sources[0].value.dims();
+    let grouped = |x: Tensor<3>| x.reshape([batch, time, groups, width / groups]);
+    let score = |source: &Source| {
+        let product = source.value.clone() * query.clone().unsqueeze();
+        grouped(product).sum_dim(3) * source.inverse_rms.clone().unsqueeze_dim(3)
+    };
+    let weights = softmax(Tensor::cat(sources.iter().map(score).collect(), 3), 3);
+    let value = sources
+        .iter()
+        .enumerate()
+        .map(|(i, source)| grouped(source.value.clone()) * weights.clone().narrow(3, i, 1))
+        .reduce(|sum, part| sum + part)
+        .expect("a pool has at least one source");
+    Pooled {
+        value: value.reshape([batch, time, width]),
+        weights: weights.mean_dim(2).squeeze_dim(2),
+    }
 }
 
 /// `x W` without a batched product: `[B, T, d] x [d, m] -> [B, T, m]`.

@@ -490,11 +490,14 @@ class AttentionResiduals(Policy):
     kind = "attnres"
 
     def shapes(self, settings, d, blocks):
+        for form in ("heads", "delta", "gated", "normed"):
+            if settings.get(form, False) is True or settings.get(form, 1) > 1:
+                raise ValueError(f"attnres with {form} is not computed here yet; hadal itself runs it")
         return every([*range(1, 2 * blocks), "out"], {"query": (d,), "key_norm": (d,)})
 
     def forward(self, run, x):
-        blocks = run.settings["blocks"]
-        size = math.ceil(len(run.subs) / blocks) if blocks else 1
+        blocks = run.settings.get("blocks", 0)
+        size = run.settings.get("block_size", 0) or (math.ceil(len(run.subs) / blocks) if blocks else 1)
         closed, open_sum = [x], None
 
         def read(l):

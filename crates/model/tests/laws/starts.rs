@@ -51,6 +51,24 @@ fn attention_residuals_with_zero_queries_are_prenorm() {
 }
 
 #[test]
+fn forms_of_attention_residuals_with_zero_queries_are_prenorm() {
+    let prenorm = with_fresh_residual(&base());
+    for form in ["heads=2", "block_size=4", "delta=true", "delta=true,heads=2"] {
+        let policy = with_policy(&format!("attnres:{form}"));
+        assert_same(&with_fresh_residual(&policy), &prenorm, 1e-4);
+    }
+}
+
+#[test]
+fn closed_gates_leave_prenorm_exactly() {
+    let prenorm = with_fresh_residual(&base());
+    for form in ["", "blocks=2,", "block_size=4,heads=2,"] {
+        let policy = with_policy(&format!("attnres:{form}delta=true,gated=true"));
+        assert_same(&with_fresh_residual(&policy), &prenorm, 1e-6);
+    }
+}
+
+#[test]
 fn denseformer_starts_as_prenorm() {
     assert_same(
         &with_fresh_residual(&with_policy("denseformer")),

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Settings other than the defaults, which are tried as well.
-const VARIANTS: [&str; 25] = [
+const VARIANTS: [&str; 33] = [
     "mixln:post_fraction=0.5",
     "highway:gate=scalar",
     "hc:dynamic=false",
@@ -21,6 +21,14 @@ const VARIANTS: [&str; 25] = [
     "attnres:blocks=1",
     "attnres:blocks=2",
     "attnres:blocks=3",
+    "attnres:block_size=4",
+    "attnres:heads=2",
+    "attnres:blocks=2,heads=2",
+    "attnres:block_size=2,normed=true",
+    "attnres:delta=true",
+    "attnres:blocks=3,delta=true,heads=2",
+    "attnres:delta=true,gated=true",
+    "attnres:block_size=4,delta=true,gated=true",
     "mgr:gate=independent",
     "mgr:streams=1,gate=independent",
     "mgr:streams=1",

@@ -3,11 +3,15 @@
 //! `h_l = sum_i softmax_i((q_l * g_l) . rms(v_i)) v_i`, where the sources `v_i` are the embedding
 //! and every earlier sub-layer's output (full), or sums of them over blocks of sub-layers (block).
 //! Queries start at zero, which is a plain mean. "Attention Residuals", arXiv 2603.15031.
+//!
+//! Forms: several heads, each with a softmax over its own channels (MHAR, arXiv 2607.27230); delta, where
+//! the stream stays and the pool of finished blocks is added to what is read (arXiv 2605.18855), with a gate
+//! or without; normed, where keys and values are both normalised (Inkling-2).
 
 use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, Cost, PolicyConfig};
-use crate::pool::{Pooled, Source, pool};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig};
+use crate::pool::{Pooled, Source, pool_in_groups};
 use crate::probe::{Place, Signal, show, show_per_stream};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
@@ -19,19 +23,53 @@ use hadal_cpu::streams::{AttnRes, AttnResJunction};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`AttentionResiduals`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttentionResidualsConfig {
     /// Number of blocks whose sums are the sources; 0 makes every sub-layer a source of its own.
     pub blocks: usize,
+    /// Sub-layers to a block, instead of `blocks`; the last block takes the rest. 0 leaves it to `blocks`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub block_size: usize,
+    /// Softmaxes, each over a group of neighbouring channels.
+    #[serde(skip_serializing_if = "is_one")]
+    pub heads: usize,
+    /// Whether the stream stays and the pool is added to what is read.
+    #[serde(skip_serializing_if = "is_false")]
+    pub delta: bool,
+    /// Whether a gate weighs the pool of the delta form.
+    #[serde(skip_serializing_if = "is_false")]
+    pub gated: bool,
+    /// Whether values are normalised as keys are.
+    #[serde(skip_serializing_if = "is_false")]
+    pub normed: bool,
+}
+
+impl Default for AttentionResidualsConfig {
+    fn default() -> Self {
+        Self { blocks: 0, block_size: 0, heads: 1, delta: false, gated: false, normed: false }
+    }
+}
+
+fn is_zero(value: &usize) -> bool {
+    *value == 0
+}
+
+fn is_one(value: &usize) -> bool {
+    *value == 1
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl AttentionResidualsConfig {
     /// Sub-layers whose outputs are added into one source.
     fn block_size(&self, dimensions: &Dimensions) -> usize {
-        match self.blocks {
-            0 => 1,
-            blocks => dimensions.sites().div_ceil(blocks),
+        match (self.block_size, self.blocks) {
+            (0, 0) => 1,
+            (0, blocks) => dimensions.sites().div_ceil(blocks),
+            (size, _) => size,
         }
     }
 }
@@ -50,12 +88,50 @@ impl PolicyConfig for AttentionResidualsConfig {
         }
     }
 
+    fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
+        let Self { blocks, block_size, heads, delta, gated, normed } = *self;
+        let width = dimensions.width;
+        let reason = if blocks > 0 && block_size > 0 {
+            format!(
+                "blocks is {blocks} and block_size {block_size}, but both say the same; leave one out"
+            )
+        } else if heads == 0 || !width.is_multiple_of(heads) {
+            format!("heads is {heads}, but it must divide the width, which is {width}")
+        } else if gated && !delta {
+            "gated is true, but only the delta form has a gate; set delta to true as well"
+                .to_owned()
+        } else if normed && delta {
+            "normed and delta are both true, but no such form is defined; leave one out".to_owned()
+        } else if normed && heads > 1 {
+            format!("normed is true and heads {heads}, but the normed form has one head")
+        } else {
+            return Ok(());
+        };
+        Err(self.refuse(reason))
+    }
+
+    fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
+        match self.gated {
+            true => vec![InitialGate::alike("gate", 1, dimensions, 0.0)],
+            false => Vec::new(),
+        }
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let size = self.block_size(dimensions) as u64;
         // Reader l sees the embedding, the closed blocks and, inside a block, the open one.
         let seen: u64 = (1..=sites).map(|l| 1 + l.div_ceil(size)).sum();
         let opened = sites.div_ceil(size);
+        if self.delta {
+            // Reader l sees the embedding and the finished blocks, and adds their pool to the stream.
+            let seen: u64 = (1..sites).map(|l| 1 + l / size).sum();
+            return Cost {
+                flops: seen * 4 * d + sites * (Cost::norm(d) + 4 * d) + Cost::norm(d),
+                state: (opened + 2) * d,
+                saved: (3 * sites + 1) * d,
+            };
+        }
         Cost {
             flops: seen * 4 * d + (sites + 1) * 2 * d + sites * (Cost::norm(d) + d) + Cost::norm(d),
             state: (opened + 1) * d,
@@ -64,14 +140,26 @@ impl PolicyConfig for AttentionResidualsConfig {
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> AttentionResiduals {
+        let block_size = self.block_size(dimensions);
+        let norms = sub_layer_norms(dimensions, weights);
+        // A pool of one source needs no query: in the delta form, before the first finished block.
+        let asks = |l: usize| !self.delta || l >= block_size;
+        let readers = (1..dimensions.sites())
+            .map(|l| asks(l).then(|| Reader::new(&l.to_string(), self.normed, dimensions, weights)))
+            .collect();
+        let gates = (1..dimensions.sites())
+            .filter(|_| self.gated)
+            .map(|l| weights.param(format!("residual.{l}.gate"), [1], Init::ZEROS))
+            .collect();
         AttentionResiduals {
-            norms: sub_layer_norms(dimensions, weights),
-            readers: (1..dimensions.sites())
-                .map(|l| Reader::new(&l.to_string(), dimensions, weights))
-                .collect(),
-            out: Reader::new("out", dimensions, weights),
+            norms,
+            readers,
+            gates,
+            out: (!self.delta).then(|| Reader::new("out", self.normed, dimensions, weights)),
             final_norm: final_norm(dimensions, weights),
-            block_size: self.block_size(dimensions),
+            block_size,
+            heads: self.heads,
+            normed: self.normed,
             eps: dimensions.norm_eps,
         }
     }
@@ -81,20 +169,30 @@ impl PolicyConfig for AttentionResidualsConfig {
 #[derive(Module, Debug)]
 pub(crate) struct Reader {
     query: Param<Tensor<1>>,
-    key_norm: Param<Tensor<1>>,
+    /// None in the normed form.
+    key_norm: Option<Param<Tensor<1>>>,
 }
 
 impl Reader {
-    fn new(place: &str, dimensions: &Dimensions, weights: &mut Weights) -> Self {
+    fn new(place: &str, normed: bool, dimensions: &Dimensions, weights: &mut Weights) -> Self {
         let d = dimensions.width;
+        let key_norm = format!("residual.{place}.key_norm");
         Self {
             query: weights.param(format!("residual.{place}.query"), [d], Init::ZEROS),
-            key_norm: weights.param(format!("residual.{place}.key_norm"), [d], Init::ONES),
+            key_norm: (!normed).then(|| weights.param(key_norm, [d], Init::ONES)),
         }
     }
 
-    fn read(&self, sources: &[Source]) -> Pooled {
-        pool(sources, self.query.val() * self.key_norm.val())
+    /// What multiplies the normalised sources.
+    fn question(&self) -> Tensor<1> {
+        let query = self.query.val();
+        match &self.key_norm {
+            Some(key_norm) => query * key_norm.val(),
+            None => {
+                let width = query.dims()[0] as f64;
+                query / width.sqrt()
+            }
+        }
     }
 }
 
@@ -103,27 +201,48 @@ impl Reader {
 pub struct AttentionResiduals {
     norms: Vec<RmsNorm>,
     /// The readers of every sub-layer but the first, which can only read the embedding.
-    readers: Vec<Reader>,
-    out: Reader,
+    readers: Vec<Option<Reader>>,
+    /// Of every sub-layer but the first; none unless they are asked for.
+    gates: Vec<Param<Tensor<1>>>,
+    /// None in the delta form, whose read-out is the stream.
+    out: Option<Reader>,
     final_norm: RmsNorm,
     block_size: usize,
+    heads: usize,
+    normed: bool,
     eps: f64,
 }
 
-/// Finished sources, and the sum of the block that is still open.
+/// Finished sources, the sum of the block that is still open, and in the delta form the stream.
 pub struct Sources {
     closed: Vec<Source>,
     open: Option<Tensor<3>>,
+    stream: Option<Tensor<3>>,
+    /// What the first sub-layer reads, as it is in every form.
+    embedding: Tensor<3>,
 }
 
 impl AttentionResiduals {
-    fn pool(&self, reader: &Reader, sources: &Sources) -> Pooled {
-        match &sources.open {
-            None => reader.read(&sources.closed),
-            Some(open) => {
-                let mut all = sources.closed.clone();
-                all.push(Source::new(open.clone(), self.eps));
-                reader.read(&all)
+    fn source(&self, value: Tensor<3>) -> Source {
+        match self.normed {
+            true => Source::normalised(value, self.eps),
+            false => Source::new(value, self.eps),
+        }
+    }
+
+    fn pool(&self, reader: Option<&Reader>, sources: &Sources) -> Pooled {
+        let mut all = sources.closed.clone();
+        if let Some(open) = sources.open.as_ref().filter(|_| sources.stream.is_none()) {
+            all.push(self.source(open.clone()));
+        }
+        match reader {
+            Some(reader) => pool_in_groups(&all, reader.question(), self.heads),
+            // The embedding alone.
+            None => {
+                let value = all.swap_remove(0).value;
+                let [batch, time, _] = value.dims();
+                let weights = Tensor::ones([batch, time, 1], &value.device());
+                Pooled { value, weights }
             }
         }
     }
@@ -134,18 +253,30 @@ impl Residual for AttentionResiduals {
     type Ticket = ();
 
     fn open(&self, embedding: Tensor<3>) -> Sources {
-        Sources { closed: vec![Source::new(embedding, self.eps)], open: None }
+        let stream = self.out.is_none().then(|| embedding.clone());
+        Sources { closed: vec![self.source(embedding.clone())], open: None, stream, embedding }
     }
 
     fn read(&self, site: Site, sources: &Sources, traversal: &mut Traversal) -> Read<()> {
         let h = match site.index.checked_sub(1) {
-            None => sources.closed[0].value.clone(),
+            None => sources.embedding.clone(),
             Some(reader) => {
-                let pooled = self.pool(&self.readers[reader], sources);
+                let Pooled { value, weights } = self.pool(self.readers[reader].as_ref(), sources);
+                let gate = self.gates.get(reader).map(|gate| gate.val().unsqueeze::<3>());
                 show_per_stream(traversal, Place::Site(site), Signal::PoolWeights, || {
-                    pooled.weights
+                    match gate.clone() {
+                        Some(gate) => weights * gate,
+                        None => weights,
+                    }
                 });
-                pooled.value
+                let value = match gate {
+                    Some(gate) => value * gate,
+                    None => value,
+                };
+                match &sources.stream {
+                    Some(stream) => stream.clone() + value,
+                    None => value,
+                }
             }
         };
         show(traversal, Place::Site(site), Signal::Reading, || h.clone());
@@ -160,6 +291,7 @@ impl Residual for AttentionResiduals {
         output: Tensor<3>,
         _: &mut Traversal,
     ) -> Sources {
+        sources.stream = sources.stream.map(|stream| stream + output.clone());
         sources.open = Some(match sources.open {
             None => output,
             Some(sum) => sum + output,
@@ -172,12 +304,14 @@ impl Residual for AttentionResiduals {
         if (site.index + 1).is_multiple_of(self.block_size)
             && let Some(sum) = sources.open.take()
         {
-            sources.closed.push(Source::new(sum, self.eps));
+            sources.closed.push(self.source(sum));
         }
         sources
     }
 
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        // The other forms run step by step.
+        let out = self.out.as_ref().filter(|_| self.heads == 1 && !self.normed)?;
         let block = |site: Site| site.index / self.block_size;
         let before = std::iter::once(None).chain(junctions.iter().map(|junction| junction.from));
         let step = |(junction, before): (&Junction, Option<Site>)| AttnResJunction {
@@ -188,13 +322,16 @@ impl Residual for AttentionResiduals {
         let reader = |junction: &Junction| {
             let norm = gain(&self.norms, &self.final_norm, junction.to);
             let reader = match junction.to {
-                Place::Out => &self.out,
-                Place::Site(site) => match site.index.checked_sub(1) {
-                    None => return norm,
-                    Some(reader) => &self.readers[reader],
-                },
+                Place::Out => out,
+                Place::Site(site) => {
+                    let before = site.index.checked_sub(1);
+                    match before.and_then(|before| self.readers[before].as_ref()) {
+                        None => return norm,
+                        Some(reader) => reader,
+                    }
+                }
             };
-            join(vec![reader.query.val() * reader.key_norm.val(), norm])
+            join(vec![reader.question(), norm])
         };
         let params: Vec<_> = junctions.iter().map(reader).collect();
         let width = self.final_norm.gain().dims()[0];
@@ -205,7 +342,11 @@ impl Residual for AttentionResiduals {
     }
 
     fn close(&self, sources: Sources, traversal: &mut Traversal) -> Tensor<3> {
-        let Pooled { value, weights } = self.pool(&self.out, &sources);
+        if let Some(stream) = sources.stream {
+            show(traversal, Place::Out, Signal::Reading, || stream.clone());
+            return self.final_norm.forward(stream);
+        }
+        let Pooled { value, weights } = self.pool(self.out.as_ref(), &sources);
         show(traversal, Place::Out, Signal::Reading, || value.clone());
         show_per_stream(traversal, Place::Out, Signal::PoolWeights, || weights);
         self.final_norm.forward(value)

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::policies::prenorm::PreNormConfig;
+use crate::pool::pool;
 use crate::probe::Recorder;
 use crate::testing::{
     Stand, assert_close, assert_gradients, assert_tokens_are_independent, chosen, dimensions,
@@ -10,7 +11,7 @@ use crate::testing::{
 use burn::tensor::Device;
 
 fn blocks(blocks: usize) -> AttentionResidualsConfig {
-    AttentionResidualsConfig { blocks }
+    AttentionResidualsConfig { blocks, ..Default::default() }
 }
 
 /// How many sources each sub-layer and then the head pools; 0 where there is no pool.
@@ -216,4 +217,89 @@ fn tokens_are_independent() {
 fn gradients_agree_with_central_differences() {
     assert_gradients(&blocks(0), &dimensions(6, 2));
     assert_gradients(&blocks(2), &dimensions(6, 2));
+}
+
+fn form(text: &str) -> AttentionResidualsConfig {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn forms_have_gradients_that_agree_with_central_differences() {
+    for text in [
+        r#"{"block_size":3}"#,
+        r#"{"heads":2}"#,
+        r#"{"normed":true,"block_size":2}"#,
+        r#"{"delta":true,"heads":3}"#,
+        r#"{"delta":true,"gated":true,"blocks":2}"#,
+    ] {
+        assert_gradients(&form(text), &dimensions(6, 2));
+    }
+}
+
+#[test]
+fn a_head_for_all_channels_is_the_pool_itself() {
+    let sources: Vec<_> =
+        (0..3).map(|i| Source::new(normal(&format!("{i}"), [2, 3, 8]), 1e-6)).collect();
+    let query = normal("query", [8]);
+    // Groups whose queries are zero but for one read the mean elsewhere.
+    let mut only_first = values(query.clone());
+    only_first[4..].fill(0.0);
+    let two =
+        pool_in_groups(&sources, Tensor::from_floats(only_first.as_slice(), &Device::flex()), 2);
+    let one = pool(&sources, Tensor::from_floats(only_first.as_slice(), &Device::flex()));
+    assert_close(two.value.clone().narrow(2, 0, 4), one.value.narrow(2, 0, 4), 1e-6);
+    let mean = sources.iter().map(|s| s.value.clone()).reduce(|a, b| a + b).unwrap() / 3.0;
+    assert_close(two.value.narrow(2, 4, 4), mean.narrow(2, 4, 4), 1e-6);
+}
+
+#[test]
+fn a_normed_reading_is_no_longer_than_one() {
+    let dimensions = dimensions(8, 3);
+    let mut recorder = Recorder::of(&[Signal::Reading]);
+    let policy = random(&form(r#"{"normed":true}"#), &dimensions);
+    watched(&policy, normal("tokens", [2, 3, 8]) * 5.0, &dimensions, &mut recorder);
+    for site in dimensions.each_site().skip(1) {
+        let read = signal(&recorder, Place::Site(site), Signal::Reading);
+        let square = values(read.square().mean_dim(2));
+        assert!(square.iter().all(|&square| square <= 1.0 + 1e-5), "{site}: {square:?}");
+    }
+}
+
+#[test]
+fn the_delta_form_adds_the_pool_to_the_reading_and_not_to_the_stream() {
+    let dimensions = dimensions(8, 2);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let mut recorder = Recorder::of(&[Signal::Reading, Signal::Write]);
+    let policy = random(&form(r#"{"delta":true,"blocks":2}"#), &dimensions);
+    watched(&policy, embedding.clone(), &dimensions, &mut recorder);
+    let write = |i| signal(&recorder, Place::Site(Site::new(i)), Signal::Write);
+    let read = |i| signal(&recorder, Place::Site(Site::new(i)), Signal::Reading);
+    // Before the first block is finished there is one source, the embedding.
+    assert_close(read(1), embedding.clone() * 2.0 + write(0), 1e-6);
+    let stream = embedding.clone() + write(0) + write(1);
+    let sources = [embedding, write(0) + write(1)].map(|v| Source::new(v, 1e-6));
+    let pooled = pool(&sources, drawn_query("2", 8)).value;
+    assert_close(read(2), stream.clone() + pooled, 1e-6);
+    let out = signal(&recorder, Place::Out, Signal::Reading);
+    assert_close(out, stream + write(2) + write(3), 1e-5);
+}
+
+#[test]
+fn forms_that_make_no_model_are_refused_by_name() {
+    for (text, word) in [
+        (r#"{"blocks":2,"block_size":4}"#, "block_size"),
+        (r#"{"heads":3}"#, "heads is 3"),
+        (r#"{"heads":0}"#, "heads is 0"),
+        (r#"{"gated":true}"#, "delta"),
+        (r#"{"normed":true,"delta":true}"#, "normed"),
+        (r#"{"normed":true,"heads":2}"#, "heads 2"),
+    ] {
+        let refusal = form(text).check(&dimensions(8, 3)).unwrap_err().to_string();
+        assert!(refusal.contains(word), "{refusal}");
+    }
+}
+
+#[test]
+fn settings_that_are_not_used_are_not_written() {
+    assert_eq!(serde_json::to_string(&blocks(3)).unwrap(), r#"{"blocks":3}"#);
 }
