@@ -32,13 +32,13 @@ impl Square {
     }
 
     /// `||R - I||_F`
-    pub(crate) fn from_identity(&self) -> f64 {
+    pub(crate) fn distance_to_identity(&self) -> f64 {
         let identity = |k: usize| f64::from(u8::from(k / self.n == k % self.n));
         self.distance(identity)
     }
 
     /// `||P - 11^T / n||_F`
-    pub(crate) fn from_uniform(&self) -> f64 {
+    pub(crate) fn distance_to_uniform(&self) -> f64 {
         self.distance(|_| 1.0 / self.n as f64)
     }
 
@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn mixer_of_the_spec_and_its_tenth_power() {
         let mixer = Square::of(4, (0..16).map(|k| if k % 5 == 0 { 0.85 } else { 0.05 }));
-        near(mixer.from_identity(), 0.3464102);
+        near(mixer.distance_to_identity(), 0.3464102);
         near(mixer.diagonal(), 0.85);
-        near(mixer.from_uniform(), 1.3856406);
+        near(mixer.distance_to_uniform(), 1.3856406);
         let product = (0..10).fold(Square::identity(4), |product, _| mixer.after(&product));
-        near(product.from_uniform(), 0.1859775);
+        near(product.distance_to_uniform(), 0.1859775);
         let ranks = product.ranks().unwrap();
         near(ranks.of_values, 2.2771084);
         near(ranks.of_squares, 1.2010578);

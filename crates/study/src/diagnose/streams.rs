@@ -90,9 +90,9 @@ impl Streams {
             let numbers = (0..n).flat_map(|target| values.row(token, target));
             let mixer = Square::of(n, numbers.map(|&v| f64::from(v)));
             let product = mixer.after(&self.products[i]);
-            slot(&mut self.from_identity, site).add(mixer.from_identity());
+            slot(&mut self.from_identity, site).add(mixer.distance_to_identity());
             slot(&mut self.diagonal, site).add(mixer.diagonal());
-            slot(&mut self.from_uniform, site).add(product.from_uniform());
+            slot(&mut self.from_uniform, site).add(product.distance_to_uniform());
             slot(&mut self.gains[0], site).add(product.forward_gain());
             slot(&mut self.gains[1], site).add(product.backward_gain());
             if let Some(ranks) = product.ranks() {
