@@ -4,6 +4,7 @@
 use crate::ResidualConfig;
 use crate::nearest::unknown;
 use crate::plain_words::{plain_words, plain_words_of};
+use crate::policy::Released;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -116,6 +117,7 @@ impl<'de> Deserialize<'de> for ResidualConfig {
 /// Reads settings; what is wrong is said in words and by its key.
 fn from_fields(mut fields: Map<String, Value>) -> Result<ResidualConfig, String> {
     respell(&mut fields);
+    expand(&mut fields)?;
     if let Some(Value::String(kind)) = fields.get("kind") {
         check_kind(kind).map_err(|error| error.to_string())?;
     }
@@ -142,6 +144,29 @@ fn respell(fields: &mut Map<String, Value>) {
     }
 }
 
+/// Replaces the name of a released model by its policy and settings; what is said besides goes before.
+fn expand(fields: &mut Map<String, Value>) -> Result<(), String> {
+    let Some(Value::String(name)) = fields.get("kind") else { return Ok(()) };
+    let Some((kind, released)) = released().into_iter().find(|(_, found)| found.name == name)
+    else {
+        return Ok(());
+    };
+    let settings = settings(kind, released.settings).map_err(|error| error.to_string())?;
+    for (key, value) in settings {
+        fields.entry(key).or_insert(value);
+    }
+    fields.insert("kind".into(), kind.into());
+    Ok(())
+}
+
+/// Every released model that has a name of its own, with the kind of its stream.
+fn released() -> Vec<(&'static str, Released)> {
+    let of = |config: ResidualConfig| {
+        config.released().iter().map(move |released| (config.about().kind, *released))
+    };
+    ResidualConfig::all().into_iter().flat_map(of).collect()
+}
+
 /// Why a short form names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -160,8 +185,10 @@ pub enum ShortFormError {
     BadSettings { text: String, reason: String },
 }
 
+/// Every kind, then the names of released models.
 fn kinds() -> Vec<&'static str> {
-    ResidualConfig::all().iter().map(|config| config.about().kind).collect()
+    let kinds = ResidualConfig::all().into_iter().map(|config| config.about().kind);
+    kinds.chain(released().into_iter().map(|(_, released)| released.name)).collect()
 }
 
 fn check_kind(kind: &str) -> Result<(), ShortFormError> {
@@ -175,22 +202,28 @@ impl FromStr for ResidualConfig {
     type Err = ShortFormError;
 
     fn from_str(text: &str) -> Result<Self, ShortFormError> {
-        let (kind, settings) = text.split_once(':').unwrap_or((text, ""));
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         check_kind(kind)?;
-        let mut fields = Map::new();
-        fields.insert("kind".into(), kind.into());
-        for setting in split_settings(settings).into_iter().filter(|s| !s.is_empty()) {
-            let (key, value) = setting
-                .split_once('=')
-                .ok_or_else(|| ShortFormError::NotASetting { setting: setting.into() })?;
-            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-            if fields.insert(key.trim().into(), value).is_some() {
-                return Err(ShortFormError::Twice { key: key.into() });
-            }
-        }
+        let fields = settings(kind, rest)?;
         from_fields(fields)
             .map_err(|reason| ShortFormError::BadSettings { text: text.into(), reason })
     }
+}
+
+/// The fields that a kind and its settings, `key=value,key=value`, stand for.
+fn settings(kind: &str, settings: &str) -> Result<Map<String, Value>, ShortFormError> {
+    let mut fields = Map::new();
+    fields.insert("kind".into(), kind.into());
+    for setting in split_settings(settings).into_iter().filter(|s| !s.is_empty()) {
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| ShortFormError::NotASetting { setting: setting.into() })?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+        if fields.insert(key.trim().into(), value).is_some() {
+            return Err(ShortFormError::Twice { key: key.into() });
+        }
+    }
+    Ok(fields)
 }
 
 /// The short form with every setting written out, in the order of the documentation.
@@ -262,6 +295,28 @@ mod tests {
         let old = r#"{"kind": "prenorm", "capacity": 1.0, "every": 1}"#;
         let read: ResidualConfig = serde_json::from_str(old).unwrap();
         assert_eq!(read, "mod:capacity=1.0,every=1".parse().unwrap());
+    }
+
+    #[test]
+    fn the_name_of_a_released_model_stands_for_its_policy_and_settings() {
+        let echo = |text: &str| text.parse::<ResidualConfig>().unwrap().to_string();
+        assert_eq!(echo("kimi_k3"), "attnres:blocks=0,block_size=24");
+        assert_eq!(echo("kimi_k3:block_size=4,heads=2"), "attnres:blocks=0,block_size=4,heads=2");
+        let read: ResidualConfig = serde_json::from_str(r#"{"kind": "gemma3"}"#).unwrap();
+        assert_eq!(read.to_string(), "sandwich");
+    }
+
+    #[test]
+    fn every_released_name_is_readable_and_unlike_every_kind() {
+        let mut names = kinds();
+        for name in &names {
+            let read = name.parse::<ResidualConfig>().unwrap();
+            assert_eq!(read.to_string().parse(), Ok(read));
+        }
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod streams;
 #[cfg(test)]
 mod testing;
 mod traversal;
+mod unset;
 mod weights;
 
 pub use config::ShortFormError;
@@ -35,7 +36,7 @@ pub use plain_words::plain_words;
 pub use policies::{AnyResidual, ResidualConfig, kinds_that};
 pub use policy::{
     About, BASE_STD, Cost, Growth, InitialGate, InvalidPolicy, Matrix, Numbering, PolicyConfig,
-    RecipeKey, Tables, Update,
+    RecipeKey, Released, Tables, Update,
 };
 pub use probe::{Place, Probe, Recorder, Signal};
 pub use residual::{Read, Residual, SubLayers};

@@ -23,6 +23,17 @@ pub struct About {
     pub paper: &'static str,
 }
 
+/// A released model whose stream is a form of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Released {
+    /// What people write instead of the policy and its settings, such as `olmo2`.
+    pub name: &'static str,
+    /// The models that have this stream.
+    pub models: &'static str,
+    /// The settings that the name stands for, as in a short form: `key=value,key=value`.
+    pub settings: &'static str,
+}
+
 /// Forward work and memory of the policy alone, per token: everything between the sub-layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
@@ -207,6 +218,11 @@ pub trait PolicyConfig {
 
     /// What it is.
     fn about(&self) -> About;
+
+    /// The released models that use it.
+    fn released(&self) -> &'static [Released] {
+        &[]
+    }
 
     /// Forward work and memory per token.
     fn cost(&self, dimensions: &Dimensions) -> Cost;

@@ -8,7 +8,7 @@ use crate::output::{Table, print_json};
 use crate::screen::Screen;
 use crate::standard::stdout;
 use clap::Args;
-use hadal_residual::{Dimensions, ResidualConfig};
+use hadal_residual::{Dimensions, Released, ResidualConfig};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -16,10 +16,12 @@ use std::process::ExitCode;
 /// List every residual policy: what it does, carries and adds
 #[derive(Args)]
 #[command(after_help = "\
-Wherever a policy is named, write kind[:key=value,...]; omitted keys take the papers' defaults.
+Wherever a policy is named, write kind[:key=value,...]; omitted keys take the papers' defaults. The name of a released
+model stands for its policy and settings, and takes further keys: kimi_k3:block_size=8.
 
 Examples:
   hadal policies
+  hadal policies kimi_k3
   hadal policies mgr:streams=8,gate=independent
   hadal policies --json")]
 pub(crate) struct Policies {
@@ -50,7 +52,7 @@ impl Policies {
                 .map(|policy| {
                     let checkpoint = self.policy.as_ref().and_then(checkpoint);
                     let (text, about) = (policy.to_string(), policy.about());
-                    let mut row = json!({ "policy": text, "config": policy, "about": about });
+                    let mut row = json!({ "policy": text, "config": policy, "about": about, "released": policy.released() });
                     if let (Some(fields), Some(checkpoint)) = (row.as_object_mut(), checkpoint) {
                         fields.insert("checkpoint".into(), checkpoint);
                     }
@@ -94,11 +96,33 @@ fn print_all(policies: &[ResidualConfig]) -> io::Result<()> {
     summaries.show(&mut out);
     writeln!(out)?;
     table.show(&mut out);
+    writeln!(out)?;
+    released(policies).show(&mut out);
     writeln!(out, "\nd: width, L: sub-layers (2 per block), n: streams, C: directions.")?;
     writeln!(
         out,
         "`hadal policies KIND` shows a policy's equation and the names of its parameters."
     )
+}
+
+/// The streams of released models, by the names that stand for them.
+fn released(policies: &[ResidualConfig]) -> Table {
+    let mut table = Table::new(&["name", "~stands for", "~stream of"]);
+    for policy in policies {
+        for released in policy.released() {
+            table.row([released.name, &stands_for(policy, released), released.models]);
+        }
+    }
+    table
+}
+
+/// A released model's stream in short form.
+fn stands_for(policy: &ResidualConfig, released: &Released) -> String {
+    let kind = policy.about().kind;
+    match released.settings {
+        "" => kind.to_owned(),
+        settings => format!("{kind}:{settings}"),
+    }
 }
 
 fn print_one(policy: &ResidualConfig) -> io::Result<()> {
@@ -114,6 +138,11 @@ fn print_one(policy: &ResidualConfig) -> io::Result<()> {
         format!("parameters  {} beyond prenorm", about.parameters),
         format!("paper       {}", about.paper),
     ] {
+        writeln!(out, "{}", screen.wrapped(&line, 12))?;
+    }
+    for released in policy.released() {
+        let (name, form) = (released.name, stands_for(policy, released));
+        let line = format!("used by     {}: `{name}`, which is {form}", released.models);
         writeln!(out, "{}", screen.wrapped(&line, 12))?;
     }
     let Some(names) = Names::of(policy, NOMINAL.blocks) else { return Ok(()) };

@@ -14,4 +14,5 @@ mod precision;
 mod skipping;
 mod starts;
 mod support;
+mod variants;
 mod writing;

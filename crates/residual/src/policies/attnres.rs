@@ -10,12 +10,13 @@
 
 use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released};
 use crate::pool::{Pooled, Source, pool_in_groups};
 use crate::probe::{Place, Signal, show, show_per_stream};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
 use crate::traversal::Traversal;
+use crate::unset::{is_false, is_one, is_zero};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -51,18 +52,6 @@ impl Default for AttentionResidualsConfig {
     }
 }
 
-fn is_zero(value: &usize) -> bool {
-    *value == 0
-}
-
-fn is_one(value: &usize) -> bool {
-    *value == 1
-}
-
-fn is_false(value: &bool) -> bool {
-    !*value
-}
-
 impl AttentionResidualsConfig {
     /// Sub-layers whose outputs are added into one source.
     fn block_size(&self, dimensions: &Dimensions) -> usize {
@@ -86,6 +75,10 @@ impl PolicyConfig for AttentionResidualsConfig {
             parameters: "2 d L",
             paper: "Attention Residuals 2026, arXiv 2603.15031",
         }
+    }
+
+    fn released(&self) -> &'static [Released] {
+        const { &[Released { name: "kimi_k3", models: "Kimi K3", settings: "block_size=24" }] }
     }
 
     fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {

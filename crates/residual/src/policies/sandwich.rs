@@ -6,7 +6,7 @@
 
 use crate::additive::{Additive, AdditiveSite, additive_cost};
 use crate::norm::RmsNorm;
-use crate::policy::{About, BASE_STD, Cost, Matrix, PolicyConfig};
+use crate::policy::{About, BASE_STD, Cost, Matrix, PolicyConfig, Released};
 use crate::site::Dimensions;
 use crate::weights::Weights;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,10 @@ impl PolicyConfig for SandwichConfig {
             parameters: "d L",
             paper: "Kim et al. 2025 (Peri-LN), arXiv 2502.02732",
         }
+    }
+
+    fn released(&self) -> &'static [Released] {
+        const { &[Released { name: "gemma3", models: "Gemma 2 and 3, GLM-4", settings: "" }] }
     }
 
     /// A write has the size of its gain, so a depth-scaled start would change nothing.
