@@ -10,6 +10,7 @@ mod additive;
 mod birkhoff;
 mod config;
 mod fused;
+mod manifold;
 mod nearest;
 mod norm;
 mod plain_words;
@@ -30,6 +31,7 @@ mod weights;
 
 pub use config::ShortFormError;
 pub use fused::{Fused, FusedDecode, FusedOptions, Junction, Memory};
+pub use manifold::StreamReadOut;
 pub use nearest::{nearest, unknown};
 pub use norm::RmsNorm;
 pub use plain_words::plain_words;

@@ -1,14 +1,26 @@
 //! Sinkhorn-Knopp: alternating column and row normalisation towards a doubly stochastic matrix.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, activation::softmax};
 
 /// `exp(logits)`, then `iterations` times columns to sum one and rows to sum one. Rows come last,
 /// so they sum to one exactly and columns approximately. Done on logarithms, where no logit is
 /// large enough to overflow.
 ///
+/// DeepSeek's form has an `epsilon` above zero: it is added to all elements once columns sum to one for the first
+/// time, and to every sum after that. Nothing can vanish then, and logarithms are not needed. Rows end at
+/// `S / (S + epsilon)`.
+///
 /// # Shapes
 /// - `logits` and output: `[B, T, n, n]`
-pub(crate) fn sinkhorn(logits: Tensor<4>, iterations: usize) -> Tensor<4> {
+pub(crate) fn sinkhorn(logits: Tensor<4>, iterations: usize, epsilon: f64) -> Tensor<4> {
+    if epsilon > 0.0 {
+        let divided = |x: Tensor<4>, dim: usize| x.clone() / (x.sum_dim(dim) + epsilon);
+        let mut mixing = divided(softmax(logits, 2) + epsilon, 3);
+        for _ in 1..iterations {
+            mixing = divided(divided(mixing, 2), 3);
+        }
+        return mixing;
+    }
     let mut log = logits;
     for _ in 0..iterations {
         log = log.clone() - log_sum_exp(log, 2);
@@ -47,7 +59,7 @@ mod tests {
     #[test]
     fn two_streams_have_a_closed_form() {
         // Far more than the paper's 20 rounds: here the error halves with each.
-        let mixing = sinkhorn(matrix([[1.0, 0.0], [-1.0, 2.0]]), 100);
+        let mixing = sinkhorn(matrix([[1.0, 0.0], [-1.0, 2.0]]), 100, 0.0);
         let (stay, cross) = (0.880_797_08, 0.119_202_92);
         assert_near(&values(mixing), &[stay, cross, cross, stay], 1e-6);
     }
@@ -55,7 +67,7 @@ mod tests {
     #[test]
     fn gradients_are_those_of_the_closed_form() {
         let logits = matrix([[1.0, 0.0], [-1.0, 2.0]]).autodiff().require_grad();
-        let mixing = sinkhorn(logits.clone(), 100);
+        let mixing = sinkhorn(logits.clone(), 100, 0.0);
         let gradients = mixing.narrow(2, 0, 1).narrow(3, 0, 1).sum().backward();
         // d stay / d m_11 = stay (1 - stay) / 2, and crossing logits push the other way.
         let slope = 0.880_797_08 * 0.119_202_92 / 2.0;
@@ -66,15 +78,15 @@ mod tests {
     #[test]
     fn columns_come_first_and_rows_last() {
         let logits = [[1.0f32, 2.0], [3.0, 4.0]].map(|row| row.map(f32::ln));
-        let once = values(sinkhorn(matrix(logits), 1));
+        let once = values(sinkhorn(matrix(logits), 1, 0.0));
         assert_near(&once, &[3.0 / 7.0, 4.0 / 7.0, 9.0 / 17.0, 8.0 / 17.0], 1e-6);
     }
 
     #[test]
     fn rows_are_exact_and_columns_converge() {
         let logits = normal("logits", [3, 5, 4, 4]);
-        let early = sinkhorn(logits.clone(), 1);
-        let late = sinkhorn(logits, 20);
+        let early = sinkhorn(logits.clone(), 1, 0.0);
+        let late = sinkhorn(logits, 20, 0.0);
         let ones = [1.0; 60];
         // One rounding for each of the four summands.
         assert_near(&rows(&early), &ones, 1e-6);
@@ -86,16 +98,49 @@ mod tests {
     #[test]
     fn large_logits_do_not_overflow() {
         // Without logarithms the small row would underflow to zero and divide zero by zero.
-        let mixing = sinkhorn(matrix([[80.0, 80.0], [-80.0, -80.0]]), 20);
+        let mixing = sinkhorn(matrix([[80.0, 80.0], [-80.0, -80.0]]), 20, 0.0);
         assert_near(&values(mixing), &[0.5; 4], 1e-5);
-        let mixing = sinkhorn(matrix([[1000.0, -1000.0], [-1000.0, 1000.0]]), 20);
+        let mixing = sinkhorn(matrix([[1000.0, -1000.0], [-1000.0, 1000.0]]), 20, 0.0);
         assert_near(&values(mixing), &[1.0, 0.0, 0.0, 1.0], 1e-6);
-        let mixing = sinkhorn(normal("logits", [2, 3, 4, 4]).sign() * 80.0, 20);
+        let mixing = sinkhorn(normal("logits", [2, 3, 4, 4]).sign() * 80.0, 20, 0.0);
         assert_near(&rows(&mixing), &[1.0; 24], 1e-5);
     }
 
     #[test]
+    fn an_epsilon_gives_the_numbers_of_the_spec() {
+        for (rounds, epsilon, diagonal, elsewhere) in [
+            (1, 0.0, 0.880_797_078_0, 0.119_202_922_0),
+            (1, 0.01, 0.864_851_532_0, 0.125_439_730_1),
+            (3, 0.01, 0.864_597_163_9, 0.125_402_836_1),
+            (20, 1e-6, 0.880_795_435_6, 0.119_203_564_4),
+        ] {
+            let found = values(sinkhorn(matrix([[1.0, 0.0], [-1.0, 2.0]]), rounds, epsilon));
+            assert_near(&found, &[diagonal, elsewhere, elsewhere, diagonal], 2e-7);
+        }
+    }
+
+    /// With `S` the sum of a row before its last division.
+    #[test]
+    fn rows_with_an_epsilon_end_at_a_little_less_than_one() {
+        let (logits, epsilon) = (normal("logits", [3, 5, 4, 4]), 0.03);
+        for found in rows(&sinkhorn(logits.clone(), 20, epsilon)) {
+            assert!(found < 1.0 && found > 1.0 - 1.1 * epsilon as f32, "{found}");
+        }
+        // After one round S is known: columns sum to one, and epsilon was added to each element.
+        let sums = values(softmax(logits.clone(), 2).sum_dim(3) + 4.0 * epsilon);
+        let expected: Vec<f32> = sums.iter().map(|s| s / (s + epsilon as f32)).collect();
+        assert_near(&rows(&sinkhorn(logits, 1, epsilon)), &expected, 1e-6);
+    }
+
+    #[test]
+    fn a_vanishing_epsilon_changes_nothing() {
+        let logits = normal("logits", [3, 5, 4, 4]);
+        let exact = values(sinkhorn(logits.clone(), 20, 0.0));
+        assert_near(&values(sinkhorn(logits, 20, 1e-12)), &exact, 1e-5);
+    }
+
+    #[test]
     fn a_single_stream_stays_itself() {
-        assert_eq!(values(sinkhorn(normal("logits", [2, 3, 1, 1]) * 50.0, 20)), [1.0; 6]);
+        assert_eq!(values(sinkhorn(normal("logits", [2, 3, 1, 1]) * 50.0, 20, 0.0)), [1.0; 6]);
     }
 }

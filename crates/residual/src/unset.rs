@@ -8,6 +8,10 @@ pub(crate) fn is_one<T: PartialEq + From<u8>>(value: &T) -> bool {
     *value == T::from(1)
 }
 
+pub(crate) fn is_two<T: PartialEq + From<u8>>(value: &T) -> bool {
+    *value == T::from(2)
+}
+
 pub(crate) fn is_false(value: &bool) -> bool {
     !*value
 }

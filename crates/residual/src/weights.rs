@@ -21,6 +21,13 @@ pub enum Init {
         /// Standard deviation.
         std: f64,
     },
+    /// Independent elements, even between `around - bound` and `around + bound`.
+    Uniform {
+        /// The middle.
+        around: f64,
+        /// The largest distance from it.
+        bound: f64,
+    },
     /// Independent normal elements, then every row is brought under a rule.
     Rows {
         /// Standard deviation before that.
@@ -71,6 +78,11 @@ impl Init {
             Self::Constant(value) => vec![*value as f32; count],
             Self::Values(values) => values.clone(),
             Self::Normal { std } => normal(name, seed, count, *std),
+            Self::Uniform { around, bound } => {
+                let mut rng = generator(name, seed);
+                let mut draw = || around + bound * (2.0 * unit(rng.next_u64()) - 1.0);
+                (0..count).map(|_| draw() as f32).collect()
+            }
             Self::Rows { std, rule } => {
                 let mut values = normal(name, seed, count, *std);
                 rows(&mut values, shape).for_each(|row| rule.apply(row));
@@ -84,11 +96,15 @@ fn rows<'a>(values: &'a mut [f32], shape: &[usize]) -> impl Iterator<Item = &'a 
     values.chunks_exact_mut(shape.last().copied().unwrap_or(1).max(1))
 }
 
-fn normal(name: &str, seed: u64, count: usize, std: f64) -> Vec<f32> {
+fn generator(name: &str, seed: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[8..16].copy_from_slice(&fnv1a(name).to_le_bytes());
-    let mut rng = ChaCha8Rng::from_seed(key);
+    ChaCha8Rng::from_seed(key)
+}
+
+fn normal(name: &str, seed: u64, count: usize, std: f64) -> Vec<f32> {
+    let mut rng = generator(name, seed);
     // Box-Muller by hand: the values are part of what a seed promises, so they must not change
     // with a dependency's choice of algorithm.
     let mut values = Vec::with_capacity(count + 1);
@@ -214,6 +230,17 @@ mod tests {
         let variance = values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
         assert!(mean.abs() < 0.01, "mean {mean}");
         assert!((variance - 0.25).abs() < 0.01, "variance {variance}");
+    }
+
+    #[test]
+    fn uniform_values_fill_their_bounds_evenly() {
+        let values = Init::Uniform { around: 0.6, bound: 0.2 }.elements("x", 7, &[40_000]);
+        let most = values.iter().fold(0f32, |most, v| most.max((v - 0.6).abs()));
+        assert!((0.199..=0.2).contains(&most), "{most}");
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / 40_000.0;
+        assert!((mean - 0.6).abs() < 0.002, "mean {mean}");
+        assert!((variance - 0.04 / 3.0).abs() < 3e-4, "variance {variance}");
     }
 
     #[test]

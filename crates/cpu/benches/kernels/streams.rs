@@ -9,7 +9,8 @@ use criterion::{BenchmarkGroup, Criterion, Throughput};
 use hadal_cpu::Rows;
 use hadal_cpu::streams::mgr::{Gate, Memory, Mgr, Settings};
 use hadal_cpu::streams::{
-    Additive, AdditiveStep, AttnRes, AttnResJunction, Mixing, MixingKind, Nag, Siamese, Stream,
+    Additive, AdditiveStep, AttnRes, AttnResJunction, Mixing, MixingForm, MixingKind,
+    MixingReadOut, Nag, Siamese, Stream,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,13 +93,19 @@ fn norm_agnostic(bench: &mut Bench) {
 }
 
 fn mixing(bench: &mut Bench) {
-    for (name, kind) in [
-        ("static", MixingKind::Static),
-        ("dynamic", MixingKind::Dynamic),
-        ("sinkhorn", MixingKind::Sinkhorn { iterations: 20 }),
-        ("permutations", MixingKind::Permutations),
+    let sinkhorn = MixingForm::from(MixingKind::Sinkhorn { iterations: 20 });
+    let [gated, handed_on] = [MixingReadOut::Gated, MixingReadOut::HandedOn];
+    for (name, form) in [
+        ("static", MixingKind::Static.into()),
+        ("dynamic", MixingKind::Dynamic.into()),
+        ("dynamic identity", MixingForm { identity: true, ..MixingKind::Dynamic.into() }),
+        ("sinkhorn", sinkhorn),
+        ("sinkhorn gated", MixingForm { readout: gated, ..sinkhorn }),
+        ("sinkhorn single pass", MixingForm { readout: handed_on, ..sinkhorn }),
+        ("gates and identity", MixingForm { readout: gated, identity: true, ..sinkhorn }),
+        ("permutations", MixingKind::Permutations.into()),
     ] {
-        let open = || Mixing::new(kind, MIXED, WIDTH, EPS, SITES, true);
+        let open = || Mixing::new(form, MIXED, WIDTH, EPS, SITES, true);
         bench.run(&format!("mixing {name}"), &params(|k| open().params(k)), open);
     }
 }

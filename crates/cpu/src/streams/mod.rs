@@ -19,7 +19,7 @@ mod tiles;
 
 pub use additive::{Additive, AdditiveStep};
 pub use attnres::{AttnRes, AttnResJunction};
-pub use mixing::{Mixing, MixingKind};
+pub use mixing::{Mixing, MixingForm, MixingGates, MixingKind, MixingReadOut};
 pub use nag::Nag;
 pub use siamese::Siamese;
 pub use skip::Skip;

@@ -403,8 +403,14 @@ class SiameseNorm(Policy):
 
 
 def streams_of(run, x):
-    """The same vector in every stream, [B, T, n, d]."""
+    """The same vector in every stream, [B, T, n, d], or the vector times a scale of each."""
+    if run.settings.get("stream_scale"):
+        return x[..., None, :] * run.get("residual.stream_scale")
     return x[..., None, :].expand(*x.shape[:-1], run.settings["streams"], x.shape[-1])
+
+
+def stream_scales(settings, d):
+    return {"stream_scale": (settings["streams"], d)} if settings.get("stream_scale") else {}
 
 
 class HyperConnections(Policy):
@@ -416,20 +422,25 @@ class HyperConnections(Policy):
         if settings["dynamic"]:
             parts |= {"norm": (d,), "pre_weight": (d,), "res_weight": (d, n), "post_weight": (d,)}
             parts |= {"mix_scale": (1,), "post_scale": (1,)}
-        return every(range(2 * blocks), parts)
+        if settings.get("identity"):
+            parts = {part: shape for part, shape in parts.items() if not part.startswith("res")}
+        return every(range(2 * blocks), parts) | stream_scales(settings, d)
 
     def forward(self, run, x):
-        streams = streams_of(run, x)
+        streams, mixes = streams_of(run, x), not run.settings.get("identity")
         for l in run.subs:
-            pre, res, post = (run.of(l, name) for name in ("pre", "res", "post"))
+            pre, post = run.of(l, "pre"), run.of(l, "post")
+            res = run.of(l, "res") if mixes else None
             if run.settings["dynamic"]:
                 seen = run.rms(streams) * run.of(l, "norm")
                 mix, out = run.of(l, "mix_scale"), run.of(l, "post_scale")
                 pre = pre + mix * torch.tanh(seen @ run.of(l, "pre_weight"))
-                res = res + mix * torch.tanh(seen @ run.of(l, "res_weight"))
+                if mixes:
+                    res = res + mix * torch.tanh(seen @ run.of(l, "res_weight"))
                 post = post + out * torch.tanh(seen @ run.of(l, "post_weight"))
             write = run.branch(l, (pre[..., None] * streams).sum(-2))
-            streams = res.transpose(-1, -2) @ streams + post[..., None] * write[..., None, :]
+            mixed = res.transpose(-1, -2) @ streams if mixes else streams
+            streams = mixed + post[..., None] * write[..., None, :]
         return streams.sum(-2)
 
 
@@ -441,32 +452,53 @@ class ManifoldHyperConnections(Policy):
         return n * n
 
     def mixing(self, run, scores, n):
-        """Sinkhorn's iterations: columns and rows sum to one in turn."""
-        mix = torch.exp(scores).unflatten(-1, (n, n))
-        for _ in range(run.settings["sinkhorn_iters"]):
-            mix = mix / mix.sum(-2, keepdim=True)
-            mix = mix / mix.sum(-1, keepdim=True)
+        """Sinkhorn's iterations: columns and rows sum to one in turn, but for an epsilon."""
+        epsilon = run.settings.get("epsilon", 0.0)
+        mix = torch.softmax(scores.unflatten(-1, (n, n)), -2) + epsilon
+        for turn in range(1, 2 * run.settings["sinkhorn_iters"]):
+            mix = mix / (mix.sum(-1 if turn % 2 else -2, keepdim=True) + epsilon)
         return mix
 
     def shapes(self, settings, d, blocks):
-        n, parts = settings["streams"], {}
-        for part, m in {"pre": n, "post": n, "res": self.mixing_scores(n)}.items():
-            parts |= {f"{part}_weight": (n * d, m), f"{part}_bias": (m,), f"{part}_scale": (1,)}
-        return every(range(2 * blocks), parts)
+        n = settings["streams"]
+
+        def maps(sizes):
+            return {
+                f"{part}_{name}": shape
+                for part, m in sizes.items()
+                for name, shape in {"weight": (n * d, m), "bias": (m,), "scale": (1,)}.items()
+            }
+
+        mixed = {} if settings.get("identity") else {"res": self.mixing_scores(n)}
+        out = every(["out"], maps({"pre": n})) if settings.get("readout") == "gated" else {}
+        each = every(range(2 * blocks), maps({"pre": n, "post": n} | mixed))
+        return each | out | stream_scales(settings, d)
 
     def forward(self, run, x):
-        streams, n = streams_of(run, x), run.settings["streams"]
+        settings, streams = run.settings, streams_of(run, x)
+        n, epsilon, single = settings["streams"], settings.get("epsilon", 0.0), settings.get("single_pass")
+        multiplier, post_epsilon = settings.get("post_multiplier", 2.0), settings.get("post_epsilon", 0.0)
+
+        def score(l, part):
+            weight, bias, scale = (run.of(l, f"{part}_{name}") for name in ("weight", "bias", "scale"))
+            return scale * (run.rms(streams.flatten(-2)) @ weight) + bias
+
+        def read(weights):
+            return (weights[..., None] * streams).sum(-2)
+
+        # In a single pass a sub-layer reads with the weights that the one before it found.
+        handed_on = torch.eye(n, device=x.device)[0]
         for l in run.subs:
-            seen = run.rms(streams.flatten(-2))
-            score = {}
-            for part in ("pre", "post", "res"):
-                weight, bias, scale = (run.of(l, f"{part}_{name}") for name in ("weight", "bias", "scale"))
-                score[part] = scale * (seen @ weight) + bias
-            mix = self.mixing(run, score["res"], n)
-            pre, post = torch.sigmoid(score["pre"]), 2 * torch.sigmoid(score["post"])
-            write = run.branch(l, (pre[..., None] * streams).sum(-2))
-            streams = mix @ streams + post[..., None] * write[..., None, :]
-        return streams.sum(-2)
+            pre = torch.sigmoid(score(l, "pre")) + epsilon
+            post = multiplier * torch.sigmoid(score(l, "post")) + post_epsilon
+            mixed = streams if settings.get("identity") else self.mixing(run, score(l, "res"), n) @ streams
+            write = run.branch(l, read(handed_on if single else pre))
+            streams, handed_on = mixed + post[..., None] * write[..., None, :], pre
+        if single:
+            return read(handed_on)
+        if settings.get("readout") == "gated":
+            return read(torch.sigmoid(score("out", "pre")) + epsilon)
+        return streams.mean(-2) if settings.get("readout") == "mean" else streams.sum(-2)
 
 
 class ManifoldLite(ManifoldHyperConnections):

@@ -120,8 +120,25 @@ fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
 #[test]
 fn policies_that_have_a_fused_form_keep_it() {
     for policy in [
-        "prenorm", "postnorm", "lns", "deepnorm", "mixln", "siamese", "hc", "mhc", "mhc_lite",
-        "attnres", "mgr", "nag",
+        "prenorm",
+        "postnorm",
+        "lns",
+        "deepnorm",
+        "mixln",
+        "siamese",
+        "hc",
+        "mhc",
+        "mhc_lite",
+        "attnres",
+        "mgr",
+        "nag",
+        "hc:identity=true",
+        "deepseek_v4",
+        "deepseek_v4_1_flash",
+        "glm5_flash",
+        "hy4",
+        "mhc:stream_scale=true",
+        "mhc_lite:readout=gated",
     ] {
         assert!(has_fused_form(&with_policy(policy)), "{policy}");
     }

@@ -2,7 +2,7 @@
 
 use crate::support::{built, every_config, random, random_values, text, values};
 use hadal_model::{Decoder, Device, ModelConfig, Pass, Tokens, cross_entropy};
-use hadal_residual::{Recorder, ResidualConfig, Signal};
+use hadal_residual::{Recorder, ResidualConfig, Signal, StreamReadOut};
 use std::collections::BTreeMap;
 
 /// A share of the largest gradient; anything below is only rounding, the epsilon of the norms, and
@@ -42,17 +42,32 @@ fn is_without_effect(config: &ModelConfig, name: &str) -> bool {
     match &config.residual {
         // The first site reads copies of one embedding: `pre` only scales it, which the norm of the
         // branch undoes.
-        ResidualConfig::HyperConnections(_) => *site == "0" && part.starts_with("pre"),
-        // There, rows that sum to one mix copies into the same copies; at the last site, columns
-        // that sum to one leave the sum of the streams as it is.
-        ResidualConfig::ManifoldHyperConnections(_) | ResidualConfig::ManifoldLite(_) => {
-            (*site == "0" && part.starts_with("pre"))
-                || ((*site == "0" || *site == last) && part.starts_with("res"))
+        ResidualConfig::HyperConnections(hc) => {
+            *site == "0" && part.starts_with("pre") && !hc.stream_scale
+        }
+        ResidualConfig::ManifoldHyperConnections(mhc) => {
+            let own_weights = mhc.single_pass || mhc.readout == StreamReadOut::Gated;
+            let copies = *site == "0" && !mhc.stream_scale;
+            let summed = *site == last && !own_weights;
+            without_effect_on_manifold(part, copies, summed, mhc.single_pass)
+        }
+        ResidualConfig::ManifoldLite(lite) => {
+            let own_weights = lite.single_pass || lite.readout == StreamReadOut::Gated;
+            let copies = *site == "0" && !lite.stream_scale;
+            let summed = *site == last && !own_weights;
+            without_effect_on_manifold(part, copies, summed, lite.single_pass)
         }
         // One stream has nothing to choose from.
         ResidualConfig::MultiGate(mgr) => mgr.streams == 1 && *part == "pool",
         _ => false,
     }
+}
+
+/// Where streams are copies, `pre` only scales what is read (unless it is handed on), and rows that sum to one mix copies
+/// into the same copies; where streams are summed, columns that sum to one leave the sum as it is.
+fn without_effect_on_manifold(part: &str, copies: bool, summed: bool, handed_on: bool) -> bool {
+    (copies && !handed_on && part.starts_with("pre"))
+        || ((copies || summed) && part.starts_with("res"))
 }
 
 /// Whether a parameter only decides which tokens run: it learns from its decisions, elsewhere.

@@ -36,9 +36,29 @@ fn mean_square(values: &[f32]) -> f64 {
 #[test]
 fn hyper_connections_start_as_prenorm() {
     let prenorm = with_fresh_residual(&base());
-    for policy in ["hc", "hc:dynamic=false", "hc:streams=1", "hc:streams=2"] {
+    for policy in ["hc", "hc:dynamic=false", "hc:streams=1", "hc:streams=2", "hc:identity=true"] {
         assert_same(&with_fresh_residual(&with_policy(policy)), &prenorm, 1e-5);
     }
+}
+
+#[test]
+fn forms_of_released_hyper_connections_start_as_prenorm() {
+    let prenorm = with_fresh_residual(&base());
+    for policy in
+        ["deepseek_v4", "deepseek_v4_1_flash", "glm5_flash", "hy4", "mhc:identity=true,streams=1"]
+    {
+        // Hy4's weights start small, but not at zero.
+        let start = built(&with_policy(policy), &Device::flex(), |name, shape| {
+            let own = name.starts_with("residual.");
+            match name.ends_with("_weight") {
+                true if own => Some(vec![0.0; shape.iter().product()]),
+                _ => (!own).then(|| random_values(name, shape)),
+            }
+        });
+        assert_same(&start, &prenorm, 2e-5);
+    }
+    // As it starts, it is close.
+    assert_same(&with_fresh_residual(&with_policy("hy4")), &prenorm, 2e-3);
 }
 
 #[test]

@@ -4,17 +4,22 @@
 //! weight a bounded function of the streams, `scale tanh(N w)` with `N = rms(H) * norm`. The start
 //! is PreNorm: `pre` picks one stream, `res` is the identity, `post` is one everywhere, and the
 //! dynamic parts are zero. Zhu et al., "Hyper-Connections", arXiv 2409.19606.
+//!
+//! Forms: `identity`, where streams are not mixed (`res = I`, without its parameters; one of two revisions of
+//! DepthBench's code); `stream_scale`, where stream i starts as the embedding times a learned vector (Learned
+//! Stream Scaling, arXiv 2606.03483).
 
 use crate::norm::RmsNorm;
 use crate::policy::{
     About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, Update, check_streams,
 };
 use crate::site::{Dimensions, Site};
-use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
+use crate::streams::{Mix, MixedStreams, Mixer, StreamForm, update};
+use crate::unset::is_false;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use hadal_cpu::streams::MixingKind;
+use hadal_cpu::streams::{MixingForm, MixingKind, MixingReadOut};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`HyperConnections`].
@@ -25,11 +30,17 @@ pub struct HyperConnectionsConfig {
     pub streams: usize,
     /// Whether the weights depend on the streams.
     pub dynamic: bool,
+    /// Whether streams are not mixed with each other.
+    #[serde(skip_serializing_if = "is_false")]
+    pub identity: bool,
+    /// Whether each stream starts as the embedding times a learned vector, instead of a copy.
+    #[serde(skip_serializing_if = "is_false")]
+    pub stream_scale: bool,
 }
 
 impl Default for HyperConnectionsConfig {
     fn default() -> Self {
-        Self { streams: 4, dynamic: true }
+        Self { streams: 4, dynamic: true, identity: false, stream_scale: false }
     }
 }
 
@@ -41,6 +52,13 @@ const MOST_STREAMS: usize = 64;
 
 /// Scale of the dynamic parts at the start.
 const DYNAMIC_SCALE: f64 = 0.01;
+
+impl HyperConnectionsConfig {
+    fn form(&self) -> StreamForm {
+        let Self { streams, identity, stream_scale, .. } = *self;
+        StreamForm { streams, mixes: !identity, readout: MixingReadOut::Sum, stream_scale }
+    }
+}
 
 impl PolicyConfig for HyperConnectionsConfig {
     type Policy = HyperConnections;
@@ -73,8 +91,9 @@ impl PolicyConfig for HyperConnectionsConfig {
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, n) = (dimensions.width as u64, self.streams as u64);
-        let weights = if self.dynamic { n * Cost::norm(d) + 2 * n * d * (n + 2) } else { 0 };
-        mixing_cost(dimensions, n, weights)
+        let mixed = if self.identity { 0 } else { n };
+        let weights = if self.dynamic { n * Cost::norm(d) + 2 * n * d * (mixed + 2) } else { 0 };
+        self.form().cost(dimensions, weights)
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
@@ -87,13 +106,12 @@ impl PolicyConfig for HyperConnectionsConfig {
 
     /// The static mixing matrix starts as the identity and must not decay towards zero.
     fn update(&self, name: &str, shape: &[usize]) -> Update {
-        if name.ends_with(".res") { Update::Plain } else { Update::by_shape(shape) }
+        if name.ends_with(".res") { Update::Plain } else { update(name, shape) }
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> HyperConnections {
-        MixedStreams::new(self.streams, dimensions, weights, |site, weights| {
-            Connection::new(self, site, dimensions, weights)
-        })
+        let site = |site, weights: &mut Weights| Connection::new(self, site, dimensions, weights);
+        MixedStreams::new(self.form(), dimensions, weights, site, |_| None)
     }
 }
 
@@ -101,7 +119,8 @@ impl PolicyConfig for HyperConnectionsConfig {
 #[derive(Module, Debug)]
 pub struct Connection {
     pre: Param<Tensor<1>>,
-    res: Param<Tensor<2>>,
+    /// None where streams are not mixed, as its dynamic part.
+    res: Option<Param<Tensor<2>>>,
     post: Param<Tensor<1>>,
     dynamic: Option<Dynamic>,
 }
@@ -111,7 +130,7 @@ pub struct Connection {
 pub(crate) struct Dynamic {
     norm: RmsNorm,
     pre_weight: Param<Tensor<1>>,
-    res_weight: Param<Tensor<2>>,
+    res_weight: Option<Param<Tensor<2>>>,
     post_weight: Param<Tensor<1>>,
     mix_scale: Param<Tensor<1>>,
     post_scale: Param<Tensor<1>>,
@@ -124,19 +143,19 @@ impl Connection {
         dimensions: &Dimensions,
         weights: &mut Weights,
     ) -> Self {
-        let (n, d) = (config.streams, dimensions.width);
+        let (n, d, mixes) = (config.streams, dimensions.width, !config.identity);
         let name = |part: &str| format!("residual.{}.{part}", site.index);
         let mut pick = vec![0.0; n];
         pick[site.index % n] = 1.0;
         let identity = (0..n * n).map(|k| if k / n == k % n { 1.0 } else { 0.0 }).collect();
         Self {
             pre: weights.param(name("pre"), [n], Init::Values(pick)),
-            res: weights.param(name("res"), [n, n], Init::Values(identity)),
+            res: mixes.then(|| weights.param(name("res"), [n, n], Init::Values(identity))),
             post: weights.param(name("post"), [n], Init::ONES),
             dynamic: config.dynamic.then(|| Dynamic {
                 norm: RmsNorm::new(name("norm"), d, dimensions.norm_eps, weights),
                 pre_weight: weights.param(name("pre_weight"), [d], Init::ZEROS),
-                res_weight: weights.param(name("res_weight"), [d, n], Init::ZEROS),
+                res_weight: mixes.then(|| weights.param(name("res_weight"), [d, n], Init::ZEROS)),
                 post_weight: weights.param(name("post_weight"), [d], Init::ZEROS),
                 mix_scale: weights.param(name("mix_scale"), [1], Init::Constant(DYNAMIC_SCALE)),
                 post_scale: weights.param(name("post_scale"), [1], Init::Constant(DYNAMIC_SCALE)),
@@ -152,57 +171,62 @@ impl Mixer for Connection {
         // The paper's `res` is indexed [source, target]. Turned before it is expanded, not after: the
         // backward pass would sum a turned tensor, which Burn's GPU backends do wrongly
         // (docs/backends.md).
-        let res = self.res.val().transpose().reshape([1, 1, n, n]).expand([batch, time, n, n]);
+        let res = self
+            .res
+            .as_ref()
+            .map(|res| res.val().transpose().reshape([1, 1, n, n]).expand([batch, time, n, n]));
         let post = self.post.val().reshape([1, 1, n]).expand([batch, time, n]);
-        let (pre, res, post) = match &self.dynamic {
-            None => (pre, res, post),
-            Some(dynamic) => dynamic.add(streams.clone(), pre, res, post),
-        };
-        Mix { pre, res, post }
+        let mix = Mix { pre, res, post };
+        match &self.dynamic {
+            None => mix,
+            Some(dynamic) => dynamic.add(streams.clone(), mix),
+        }
     }
 
-    fn kind(&self) -> MixingKind {
-        if self.dynamic.is_some() { MixingKind::Dynamic } else { MixingKind::Static }
+    fn form(&self) -> MixingForm {
+        let kind = if self.dynamic.is_some() { MixingKind::Dynamic } else { MixingKind::Static };
+        MixingForm { identity: self.res.is_none(), ..kind.into() }
     }
 
     fn params(&self) -> Vec<Tensor<1>> {
-        let mut parts = vec![self.pre.val(), self.post.val(), self.res.val().flatten(0, 1)];
+        let mut parts = vec![self.pre.val(), self.post.val()];
+        parts.extend(self.res.as_ref().map(|res| res.val().flatten(0, 1)));
         if let Some(dynamic) = &self.dynamic {
             let gain = dynamic.norm.gain();
-            let rows = dynamic.res_weight.val().transpose() * gain.clone().unsqueeze();
+            let rows = dynamic
+                .res_weight
+                .as_ref()
+                .map(|weight| (weight.val().transpose() * gain.clone().unsqueeze()).flatten(0, 1));
             parts.extend([
                 dynamic.mix_scale.val(),
                 dynamic.post_scale.val(),
                 dynamic.pre_weight.val() * gain.clone(),
                 dynamic.post_weight.val() * gain,
-                rows.flatten(0, 1),
             ]);
+            parts.extend(rows);
         }
         parts
     }
 }
 
 impl Dynamic {
-    fn add(
-        &self,
-        streams: Tensor<4>,
-        pre: Tensor<3>,
-        res: Tensor<4>,
-        post: Tensor<3>,
-    ) -> (Tensor<3>, Tensor<4>, Tensor<3>) {
+    fn add(&self, streams: Tensor<4>, Mix { pre, res, post }: Mix) -> Mix {
         let [batch, time, n, d] = streams.dims();
         let normed = self.norm.forward(streams).reshape([batch * time * n, d]);
         let along = |weight: Tensor<2>, scale: &Param<Tensor<1>>| {
             normed.clone().matmul(weight).tanh() * scale.val().unsqueeze::<2>()
         };
         let more_pre = along(self.pre_weight.val().unsqueeze_dim(1), &self.mix_scale);
-        let more_res = along(self.res_weight.val(), &self.mix_scale);
         let more_post = along(self.post_weight.val().unsqueeze_dim(1), &self.post_scale);
-        (
-            pre + more_pre.reshape([batch, time, n]),
-            res + more_res.reshape([batch, time, n, n]).swap_dims(2, 3),
-            post + more_post.reshape([batch, time, n]),
-        )
+        let res = res.zip(self.res_weight.as_ref()).map(|(res, weight)| {
+            let more = along(weight.val(), &self.mix_scale);
+            res + more.reshape([batch, time, n, n]).swap_dims(2, 3)
+        });
+        Mix {
+            pre: pre + more_pre.reshape([batch, time, n]),
+            res,
+            post: post + more_post.reshape([batch, time, n]),
+        }
     }
 }
 
@@ -212,20 +236,25 @@ mod tests {
     use crate::policies::prenorm::PreNormConfig;
     use crate::probe::{Place, Recorder, Signal};
     use crate::residual::{Read, Residual};
+    use crate::streams::StreamState;
     use crate::testing::{
-        assert_close, assert_near, assert_streams_can_be_renamed, chosen, dimensions, normal,
-        random, random_norms, traverse, values, watched, watching,
+        assert_close, assert_gradients, assert_near, assert_streams_can_be_renamed, chosen,
+        dimensions, drawn, normal, random, random_norms, traverse, values, watched, watching,
     };
     use crate::traversal::Traversal;
     use burn::tensor::Device;
 
     fn both_kinds() -> [HyperConnectionsConfig; 2] {
-        [false, true].map(|dynamic| HyperConnectionsConfig { streams: 3, dynamic })
+        [false, true].map(|dynamic| HyperConnectionsConfig {
+            streams: 3,
+            dynamic,
+            ..Default::default()
+        })
     }
 
     /// One token with the streams (1, 10) and (100, 1000).
-    fn two_streams() -> Tensor<4> {
-        Tensor::from_floats([[[[1.0, 10.0], [100.0, 1000.0]]]], &Device::flex())
+    fn two_streams() -> StreamState {
+        Tensor::from_floats([[[[1.0, 10.0], [100.0, 1000.0]]]], &Device::flex()).into()
     }
 
     #[test]
@@ -260,7 +289,7 @@ mod tests {
     #[test]
     fn each_site_starts_with_the_next_stream() {
         let dimensions = dimensions(2, 2);
-        let config = HyperConnectionsConfig { streams: 2, dynamic: false };
+        let config = HyperConnectionsConfig { streams: 2, dynamic: false, ..Default::default() };
         let policy = chosen(&config, &dimensions, random_norms);
         for site in dimensions.each_site() {
             let mut seen = Recorder::of(&[Signal::Reading]);
@@ -273,7 +302,7 @@ mod tests {
 
     #[test]
     fn res_leads_from_its_row_to_its_column() {
-        let config = HyperConnectionsConfig { streams: 2, dynamic: false };
+        let config = HyperConnectionsConfig { streams: 2, dynamic: false, ..Default::default() };
         let policy = chosen(&config, &dimensions(2, 1), |name, _| match name {
             "residual.0.pre" => Some(vec![5.0, 7.0]),
             "residual.0.res" => Some(vec![1.0, 2.0, 3.0, 4.0]),
@@ -289,12 +318,12 @@ mod tests {
         let output = Tensor::from_floats([[[2.0, 4.0]]], &Device::flex());
         let after = policy.write(site, two_streams(), ticket, output, &mut Traversal::default());
         // 1 (1, 10) + 3 (100, 1000) + 0.5 (2, 4), then 2 (1, 10) + 4 (100, 1000) - (2, 4).
-        assert_eq!(values(after), [302.0, 3012.0, 400.0, 4016.0]);
+        assert_eq!(values(after.streams), [302.0, 3012.0, 400.0, 4016.0]);
     }
 
     #[test]
     fn a_dynamic_site_adds_what_each_stream_asks_for() {
-        let config = HyperConnectionsConfig { streams: 2, dynamic: true };
+        let config = HyperConnectionsConfig { streams: 2, dynamic: true, ..Default::default() };
         let policy = chosen(&config, &dimensions(2, 1), |name, _| match name {
             "residual.0.pre" => Some(vec![5.0, 7.0]),
             "residual.0.res" => Some(vec![1.0, 2.0, 3.0, 4.0]),
@@ -307,7 +336,7 @@ mod tests {
             "residual.0.post_scale" => Some(vec![0.9]),
             _ => None,
         });
-        let streams = Tensor::from_floats([[[[3.0, 4.0], [1.0, 0.0]]]], &Device::flex());
+        let streams = Tensor::from_floats([[[[3.0, 4.0], [1.0, 0.0]]]], &Device::flex()).into();
         let mut seen = Recorder::of(&[Signal::PoolWeights, Signal::Mixing, Signal::Gates]);
         policy.read(Site::new(0), &streams, &mut watching(&mut seen));
         let found = |signal| values(seen.get(Place::Site(Site::new(0)), signal).unwrap());
@@ -328,7 +357,7 @@ mod tests {
 
     /// Random parameters with the streams renamed: the new stream i is the old `order[i]`.
     fn renamed(order: [usize; 3], dimensions: &Dimensions) -> HyperConnections {
-        let config = HyperConnectionsConfig { streams: 3, dynamic: true };
+        let config = HyperConnectionsConfig { streams: 3, dynamic: true, ..Default::default() };
         let rename = |row: &[f32]| order.map(|i| row[i]);
         chosen(&config, dimensions, |name, shape| {
             let around = if name.contains("norm") { 1.0 } else { 0.0 };
@@ -348,9 +377,39 @@ mod tests {
     }
 
     #[test]
+    fn identity_is_mixing_by_the_identity() {
+        let dimensions = dimensions(8, 3);
+        let embedding = normal("embedding", [2, 3, 8]);
+        for config in both_kinds() {
+            let mixed = chosen(&config, &dimensions, |name, shape| {
+                let at_start = name.ends_with(".res") || name.ends_with("res_weight");
+                (!at_start).then(|| drawn(name, shape))
+            });
+            let alone = random(&HyperConnectionsConfig { identity: true, ..config }, &dimensions);
+            let expected = traverse(&alone, embedding.clone(), &dimensions);
+            assert_close(traverse(&mixed, embedding.clone(), &dimensions), expected, 1e-5);
+        }
+    }
+
+    #[test]
+    fn identity_starts_as_prenorm_and_has_the_right_slopes() {
+        let dimensions = dimensions(8, 3);
+        let embedding = normal("embedding", [2, 3, 8]);
+        let prenorm = random(&PreNormConfig::default(), &dimensions);
+        let expected = traverse(&prenorm, embedding.clone(), &dimensions);
+        for config in both_kinds() {
+            let config = HyperConnectionsConfig { identity: true, ..config };
+            let policy = chosen(&config, &dimensions, random_norms);
+            assert_close(traverse(&policy, embedding.clone(), &dimensions), expected.clone(), 1e-5);
+            let config = HyperConnectionsConfig { streams: 2, stream_scale: true, ..config };
+            assert_gradients(&config, &Dimensions::new(3, 1, 1e-2));
+        }
+    }
+
+    #[test]
     fn no_streams_or_too_many_are_refused() {
         for streams in [0, 65] {
-            let config = HyperConnectionsConfig { streams, dynamic: false };
+            let config = HyperConnectionsConfig { streams, dynamic: false, ..Default::default() };
             assert!(config.check(&dimensions(8, 1)).is_err());
         }
     }

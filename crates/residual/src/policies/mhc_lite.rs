@@ -2,17 +2,21 @@
 //!
 //! `R = sum_k softmax(lin_res)_k P_k` is doubly stochastic exactly, without iterations; the price
 //! is n! logits, which ends at a few streams. arXiv 2601.05732.
+//!
+//! It has mHC's forms (`mhc.rs`), but for the identity, which needs no permutations.
 
 use crate::birkhoff::permutation_matrices;
-use crate::policies::mhc::{ManifoldSite, OFF_DIAGONAL_BIAS, initial_stream_gates};
-use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
+use crate::manifold::{ManifoldForm, ManifoldSite, OFF_DIAGONAL_BIAS, StreamReadOut};
+use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Update, check_streams};
 use crate::pool::project;
 use crate::site::Dimensions;
-use crate::streams::{Mix, MixedStreams, Mixer, mixing_cost};
+use crate::skip::is_default;
+use crate::streams::{Mix, MixedStreams, Mixer, update};
+use crate::unset::{is_false, is_two, is_zero};
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData, activation::softmax};
-use hadal_cpu::streams::MixingKind;
+use hadal_cpu::streams::{MixingForm, MixingKind};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`ManifoldLite`].
@@ -21,11 +25,54 @@ use serde::{Deserialize, Serialize};
 pub struct ManifoldLiteConfig {
     /// Number of streams.
     pub streams: usize,
+    /// Added to the weights of reading.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub epsilon: f64,
+    /// The largest weight of a write.
+    #[serde(skip_serializing_if = "is_two")]
+    pub post_multiplier: f64,
+    /// Added to the weights of a write.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub post_epsilon: f64,
+    /// How the streams become what the head is given.
+    #[serde(skip_serializing_if = "is_default")]
+    pub readout: StreamReadOut,
+    /// Whether a sub-layer reads with the weights that the one before it found.
+    #[serde(skip_serializing_if = "is_false")]
+    pub single_pass: bool,
+    /// Whether each stream starts as the embedding times a learned vector, instead of a copy.
+    #[serde(skip_serializing_if = "is_false")]
+    pub stream_scale: bool,
 }
 
 impl Default for ManifoldLiteConfig {
     fn default() -> Self {
-        Self { streams: 4 }
+        Self {
+            streams: 4,
+            epsilon: 0.0,
+            post_multiplier: 2.0,
+            post_epsilon: 0.0,
+            readout: StreamReadOut::Sum,
+            single_pass: false,
+            stream_scale: false,
+        }
+    }
+}
+
+impl ManifoldLiteConfig {
+    fn form(&self) -> ManifoldForm {
+        let Self { streams, epsilon, post_multiplier, post_epsilon, .. } = *self;
+        let Self { readout, single_pass, stream_scale, .. } = *self;
+        ManifoldForm {
+            streams,
+            identity: false,
+            epsilon,
+            post_multiplier,
+            post_epsilon,
+            readout,
+            single_pass,
+            stream_scale,
+        }
     }
 }
 
@@ -70,7 +117,7 @@ impl PolicyConfig for ManifoldLiteConfig {
                 permutations = thousands(factorial(self.streams.min(20))),
             )));
         }
-        Ok(())
+        self.form().check(self)
     }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
@@ -78,7 +125,7 @@ impl PolicyConfig for ManifoldLiteConfig {
         let logits = factorial(self.streams);
         let weights =
             Cost::rms(n * d) + 2 * n * d * (logits + 2 * n) + 4 * logits + 2 * logits * n * n;
-        mixing_cost(dimensions, n, weights)
+        self.form().streams().cost(dimensions, weights)
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
@@ -87,19 +134,25 @@ impl PolicyConfig for ManifoldLiteConfig {
         let total = 1.0 + (factorial(n) - 1) as f64 * off;
         // (n - 1)! permutations keep a given stream in place; the identity is one of them.
         let diagonal = (1.0 + (factorial(n - 1) - 1) as f64 * off) / total;
-        let mut gates = initial_stream_gates(dimensions);
+        let mut gates = self.form().initial_gates(dimensions);
         gates.push(InitialGate::alike("weight of the identity", 0, dimensions, 1.0 / total));
         gates.push(InitialGate::alike("res diagonal", 0, dimensions, diagonal));
         gates
     }
 
+    fn update(&self, name: &str, shape: &[usize]) -> Update {
+        update(name, shape)
+    }
+
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> ManifoldLite {
-        let n = self.streams;
-        let mut start = vec![OFF_DIAGONAL_BIAS as f32; factorial(n) as usize];
+        let form = self.form();
+        let mut start = vec![OFF_DIAGONAL_BIAS as f32; factorial(self.streams) as usize];
         start[0] = 0.0;
-        MixedStreams::new(n, dimensions, weights, |site, weights| BirkhoffSite {
-            linear: ManifoldSite::new(site, n, dimensions, start.clone(), weights),
-        })
+        let site = |site, weights: &mut Weights| BirkhoffSite {
+            linear: ManifoldSite::new(site, &form, dimensions, &start, weights),
+        };
+        let out = |weights: &mut Weights| form.out(dimensions, weights);
+        MixedStreams::new(form.streams(), dimensions, weights, site, out)
     }
 }
 
@@ -127,8 +180,8 @@ impl Mixer for BirkhoffSite {
         self.linear.mix(streams, |logits| mixture_of_permutations(logits, n))
     }
 
-    fn kind(&self) -> MixingKind {
-        MixingKind::Permutations
+    fn form(&self) -> MixingForm {
+        MixingForm { gates: self.linear.gates(), ..MixingKind::Permutations.into() }
     }
 
     fn params(&self) -> Vec<Tensor<1>> {
@@ -153,6 +206,10 @@ mod tests {
     use burn::tensor::Device;
 
     const STREAMS: usize = 4;
+
+    fn lite(streams: usize) -> ManifoldLiteConfig {
+        ManifoldLiteConfig { streams, ..Default::default() }
+    }
 
     #[test]
     fn documented_gates_are_those_of_the_reference_code() {
@@ -193,7 +250,7 @@ mod tests {
     #[test]
     fn a_random_policy_mixes_doubly_stochastically_at_every_site() {
         let dimensions = dimensions(8, 3);
-        let policy = random(&ManifoldLiteConfig { streams: 3 }, &dimensions);
+        let policy = random(&lite(3), &dimensions);
         let mut seen = Recorder::of(&[Signal::Mixing]);
         watched(&policy, normal("embedding", [2, 3, 8]), &dimensions, &mut seen);
         assert_eq!(seen.seen.len(), 6);
@@ -212,34 +269,33 @@ mod tests {
             let logits = Tensor::from_floats([[[[logit, 0.0], [0.0, logit]]]], &Device::flex());
             let expected = [stay, 1.0 - stay, 1.0 - stay, stay];
             assert_near(&lite, &expected, 1e-6);
-            assert_near(&values(sinkhorn(logits, 20)), &expected, 1e-6);
+            assert_near(&values(sinkhorn(logits, 20, 0.0)), &expected, 1e-6);
         }
     }
 
     #[test]
     fn a_stream_comes_from_where_its_permutation_points() {
         // The permutation 1, 2, 0 is the fourth of three; its inverse 2, 0, 1 is the fifth.
-        let policy =
-            chosen(&ManifoldLiteConfig { streams: 3 }, &dimensions(2, 1), |name, _| match name {
-                "residual.0.res_bias" => Some(vec![0.0, 0.0, 0.0, 200.0, 0.0, 0.0]),
-                _ => None,
-            });
+        let policy = chosen(&lite(3), &dimensions(2, 1), |name, _| match name {
+            "residual.0.res_bias" => Some(vec![0.0, 0.0, 0.0, 200.0, 0.0, 0.0]),
+            _ => None,
+        });
         let site = Site::new(0);
         let streams =
-            Tensor::from_floats([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]], &Device::flex());
+            Tensor::from_floats([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]], &Device::flex()).into();
         let Read { ticket, .. } = policy.read(site, &streams, &mut Traversal::default());
         let nothing = Tensor::zeros([1, 1, 2], &Device::flex());
         let after = policy.write(site, streams, ticket, nothing, &mut Traversal::default());
-        assert_eq!(values(after), [3.0, 4.0, 5.0, 6.0, 1.0, 2.0]);
+        assert_eq!(values(after.streams), [3.0, 4.0, 5.0, 6.0, 1.0, 2.0]);
     }
 
     #[test]
     fn eight_streams_are_refused_for_their_permutations() {
-        let refusal = ManifoldLiteConfig { streams: 8 }.check(&dimensions(8, 1)).unwrap_err();
+        let refusal = lite(8).check(&dimensions(8, 1)).unwrap_err();
         let refusal = refusal.to_string();
         assert!(refusal.contains("8! = 40,320 permutations"), "{refusal}");
         assert!(refusal.contains("at most 6"), "{refusal}");
-        assert!(ManifoldLiteConfig { streams: 6 }.check(&dimensions(8, 1)).is_ok());
-        assert!(ManifoldLiteConfig { streams: 0 }.check(&dimensions(8, 1)).is_err());
+        assert!(lite(6).check(&dimensions(8, 1)).is_ok());
+        assert!(lite(0).check(&dimensions(8, 1)).is_err());
     }
 }

@@ -4,6 +4,9 @@
 //! Columns are normalised first, so a shift of a column's logits cancels out, and each column's largest
 //! is taken away to begin with. Logits that lie more than [`LOWEST`] below it are raised to that: then
 //! no row is so small that it vanishes, and after the first round no sum is below `1 / n^2`.
+//!
+//! DeepSeek's form has an epsilon: it is added to all elements once the columns sum to one for the first time, and to
+//! every sum after that. Rows then end at `S / (S + epsilon)`.
 
 use super::lanes::{LANES, Lane};
 use crate::simd::exp;
@@ -31,11 +34,27 @@ impl Along {
 
 /// Turns logits `[n, n]` into the mixing matrix, in place.
 #[inline(always)]
-pub(super) fn sinkhorn(matrix: &mut [Lane], n: usize, iterations: usize, inverses: &mut [Lane]) {
+pub(super) fn sinkhorn(
+    matrix: &mut [Lane],
+    n: usize,
+    iterations: usize,
+    epsilon: f32,
+    inverses: &mut [Lane],
+) {
     exponentials(matrix, n);
-    for _ in 0..iterations {
-        normalise(matrix, n, Along::Columns, inverses);
-        normalise(matrix, n, Along::Rows, inverses);
+    for round in 0..iterations {
+        normalise(matrix, n, Along::Columns, if round == 0 { 0.0 } else { epsilon }, inverses);
+        if round == 0 {
+            add_everywhere(matrix, epsilon);
+        }
+        normalise(matrix, n, Along::Rows, epsilon, inverses);
+    }
+}
+
+#[inline(always)]
+fn add_everywhere(matrix: &mut [Lane], epsilon: f32) {
+    for x in matrix.iter_mut().flatten() {
+        *x += epsilon;
     }
 }
 
@@ -51,6 +70,7 @@ pub(super) fn sinkhorn_backward(
     logits: &[Lane],
     n: usize,
     iterations: usize,
+    epsilon: f32,
     record: &mut [Lane],
 ) {
     let (start, steps) = record.split_at_mut(n * n);
@@ -58,10 +78,14 @@ pub(super) fn sinkhorn_backward(
     exponentials(start, n);
     let mut before: &[Lane] = start;
     let mut along = Along::Columns;
-    for step in steps.chunks_exact_mut(n * n + n).take(2 * iterations) {
+    for (number, step) in steps.chunks_exact_mut(n * n + n).take(2 * iterations).enumerate() {
         let (after, inverses) = step.split_at_mut(n * n);
         after.copy_from_slice(before);
-        normalise(after, n, along, inverses);
+        // What is recorded of the first step is before the epsilon: the way back needs no more of it.
+        if number == 1 {
+            add_everywhere(after, epsilon);
+        }
+        normalise(after, n, along, if number == 0 { 0.0 } else { epsilon }, inverses);
         before = after;
         along = along.other();
     }
@@ -108,9 +132,9 @@ fn exponentials(matrix: &mut [Lane], n: usize) {
     }
 }
 
-/// Divides by the sums, and leaves their inverses.
+/// Divides by the sums and what is added to them, and leaves the inverses.
 #[inline(always)]
-fn normalise(matrix: &mut [Lane], n: usize, along: Along, inverses: &mut [Lane]) {
+fn normalise(matrix: &mut [Lane], n: usize, along: Along, added: f32, inverses: &mut [Lane]) {
     let (outer, inner) = along.steps(n);
     for (group, inverse) in inverses[..n].iter_mut().enumerate() {
         let mut sum = [0f32; LANES];
@@ -121,7 +145,7 @@ fn normalise(matrix: &mut [Lane], n: usize, along: Along, inverses: &mut [Lane])
             }
         }
         for l in 0..LANES {
-            inverse[l] = 1.0 / sum[l];
+            inverse[l] = 1.0 / (sum[l] + added);
         }
         for i in 0..n {
             let x = &mut matrix[group * outer + i * inner];
@@ -132,7 +156,7 @@ fn normalise(matrix: &mut [Lane], n: usize, along: Along, inverses: &mut [Lane])
     }
 }
 
-/// `y = x / sum(x)`: `d_x = (d_y - d_y . y) / sum(x)`.
+/// `y = x / s`, `s = sum(x) + added`: `d_x = (d_y - d_y . y) / s`.
 #[inline(always)]
 fn normalise_backward(
     gradient: &mut [Lane],

@@ -19,19 +19,21 @@ pub struct Params<T> {
     pub(super) gain: T,
     pub(super) small: T,
     pub(super) projection: T,
+    pub(super) scale: T,
 }
 
 /// Working memory of a tile, which it leaves behind for the next.
 #[derive(Debug, Default)]
 pub struct Room {
     mixer: Mixer,
-    products: Products,
+    pub(super) products: Products,
     lanes: Vec<Lane>,
-    /// What each source gives to the sum of the streams.
-    shares: Vec<f32>,
+    /// What each source gives to the read-out, and the weight of each stream in it.
+    pub(super) shares: Vec<f32>,
+    pub(super) weights: Vec<f32>,
     /// A row that was read, and its gradient.
     read: Vec<f32>,
-    d_read: Vec<f32>,
+    pub(super) d_read: Vec<f32>,
     d_weights: Vec<f32>,
     d_logits: Vec<f32>,
     scratch: projection::Scratch,
@@ -74,21 +76,79 @@ impl Mixer {
             }
         }
     }
+
+    /// The same, and `read = sum_i pre_i out_i` on the way.
+    #[inline(always)]
+    fn mix_and_read(
+        &mut self,
+        out: &mut [f32],
+        read: &mut [f32],
+        weights: &[f32],
+        strides: [usize; 2],
+        pre: &[f32],
+    ) {
+        let (n, width) = (pre.len(), read.len());
+        sort_shares(&mut self.shares, weights, strides, [n, n + 1]);
+        let chunks = self.sources.chunks_exact(n + 1).zip(read.chunks_mut(COLUMNS));
+        for (chunk, (sources, read)) in chunks.enumerate() {
+            let mut reading = [0f32; COLUMNS];
+            let targets = out.chunks_mut(TARGETS * width).zip(self.shares.chunks_exact(n + 1));
+            for ((out, shares), pre) in targets.zip(pre.chunks(TARGETS)) {
+                let sums = sums(sources, shares);
+                put::<false>(out, width, chunk * COLUMNS, &sums);
+                for (sum, pre) in sums.iter().zip(pre) {
+                    for j in 0..COLUMNS {
+                        reading[j] += pre * sum[j];
+                    }
+                }
+            }
+            read.copy_from_slice(&reading[..read.len()]);
+        }
+    }
+}
+
+/// `out_i = before_i + post_i write`, where `posts` goes on in steps of `stride`; without `before`, in place.
+#[inline(always)]
+fn add_write(
+    streams: &mut [f32],
+    before: Option<&[f32]>,
+    write: &[f32],
+    posts: &[f32],
+    stride: usize,
+) {
+    let width = write.len();
+    for (i, stream) in streams.chunks_exact_mut(width).enumerate() {
+        let post = posts[i * stride];
+        match before {
+            None => add_scaled(stream, post, write),
+            Some(before) => {
+                let before = &before[i * width..(i + 1) * width];
+                for ((x, before), write) in stream.iter_mut().zip(before).zip(write) {
+                    *x = before + post * write;
+                }
+            }
+        }
+    }
 }
 
 impl Mixed {
     /// Writes, finds the weights of the next site, and reads.
     #[inline(always)]
-    pub(super) fn read(&self, params: &Params<&[f32]>, tile: Forward<'_, ()>, room: &mut Room) {
-        let (shape, eps, n, width) = (&self.shape, self.eps, self.shape.n, self.shape.width);
+    pub(super) fn read(
+        &self,
+        shape: &Shape,
+        params: &Params<&[f32]>,
+        tile: Forward<'_, ()>,
+        room: &mut Room,
+    ) {
+        let (eps, n, width) = (self.eps, shape.n, shape.width);
         let [all_streams, logits, inverse_rms, all_weights] = tile.record;
         let [before, _, _, mixing] = tile.before.record;
+        let hands_on = self.hands_on();
         let streams = all_streams.chunks_exact_mut(shape.state());
         if tile.junction == 0 {
             for (streams, write) in streams.zip(tile.write.chunks_exact(width)) {
-                for stream in streams.chunks_exact_mut(width) {
-                    stream.copy_from_slice(write);
-                }
+                open(streams, write, params.scale);
             }
         } else {
             let mixer = &mut room.mixer;
@@ -96,11 +156,23 @@ impl Mixed {
             // Without a way back, the streams before the write are where those after it go.
             let mut before = before.chunks_exact(shape.state());
             let weights = mixing.chunks_exact(shape.weights());
-            let writes = tile.write.chunks_exact(width);
-            for ((streams, weights), write) in streams.zip(weights).zip(writes) {
+            let rows = tile.write.chunks_exact(width).zip(tile.output.chunks_exact_mut(width));
+            for ((streams, weights), (write, output)) in streams.zip(weights).zip(rows) {
+                let pre = &weights[n * (n + 1)..][..n];
+                if !self.shape.mixes() {
+                    add_write(streams, before.next(), write, &weights[n..], n + 1);
+                    if hands_on {
+                        weighted_sum(output, streams, pre, 1);
+                    }
+                    continue;
+                }
                 mixer.load(before.next().unwrap_or(streams), width, 0);
                 mixer.load(write, width, n);
-                mixer.mix(streams, width, weights, [n + 1, 1]);
+                if hands_on {
+                    mixer.mix_and_read(streams, output, weights, [n + 1, 1], pre);
+                } else {
+                    mixer.mix(streams, width, weights, [n + 1, 1]);
+                }
             }
         }
         if shape.rows() > 0 {
@@ -111,7 +183,12 @@ impl Mixed {
         let reads =
             tile.output.chunks_exact_mut(width).zip(all_streams.chunks_exact(shape.state()));
         for ((output, streams), weights) in reads.zip(all_weights.chunks_exact(shape.weights())) {
-            weighted_sum(output, streams, &weights[n * (n + 1)..], 1);
+            if !hands_on {
+                weighted_sum(output, streams, &weights[n * (n + 1)..], 1);
+            } else if tile.junction == 0 {
+                // The first reader is given stream 0; later ones have been read for already.
+                output.copy_from_slice(&streams[..width]);
+            }
             normalise(output, params.gain, eps);
         }
     }
@@ -120,36 +197,63 @@ impl Mixed {
     #[inline(always)]
     pub(super) fn read_backward(
         &self,
+        shape: &Shape,
         params: &Params<&[f32]>,
         tile: Backward<'_, ()>,
         room: &mut Room,
     ) {
-        let (shape, n, width) = (&self.shape, self.shape.n, self.shape.width);
+        let (n, width) = (shape.n, shape.width);
         let (state, edge) = (shape.state(), shape.weights());
-        let [gain, small, projection] = split_mut(tile.d_params, self.lengths(tile.junction));
-        let Room { mixer, products, read, d_read, d_weights, d_logits, scratch, .. } = room;
+        let [gain, small, projection, scale] =
+            split_mut(tile.d_params, self.lengths(tile.junction));
+        let Room { mixer, products, read, d_read, d_weights, d_logits, scratch, weights, .. } =
+            room;
+        let used = weights;
         mixer.make_room(n, width);
         read.resize(width, 0.0);
         d_read.resize(width, 0.0);
+        used.resize(edge, 0.0);
         d_weights.resize(tile.tokens * edge, 0.0);
         d_logits.resize(tile.tokens * shape.logits(), 0.0);
-        let [gradients, ..] = tile.gradient;
+        let [gradients, d_handed_on, ..] = tile.gradient;
         let [all_streams, logits, inverse_rms, weights] = tile.record.map(|part| &*part);
+        let hands_on = self.hands_on();
         for t in 0..tile.tokens {
             let gradient = &mut gradients[t * state..(t + 1) * state];
             let streams = &all_streams[t * state..(t + 1) * state];
-            let weights = &weights[t * edge..(t + 1) * edge];
+            let own = t * edge..(t + 1) * edge;
+            // The weights that were used here: those of reading may be the last site's.
+            used.copy_from_slice(&weights[own.clone()]);
+            if hands_on {
+                handed_on(&mut used[n * (n + 1)..][..n], tile.before.record[3], t);
+            }
+            let pre = &used[n * (n + 1)..][..n];
             let row = t * width..(t + 1) * width;
-            mixer.load(gradient, width, 0);
-            weighted_sum(read, streams, &weights[n * (n + 1)..], 1);
+            weighted_sum(read, streams, pre, 1);
             d_read.copy_from_slice(&tile.d_output[row.clone()]);
             normalise_backward(d_read, gain, read, params.gain, self.eps);
-            let d_weights = &mut d_weights[t * edge..(t + 1) * edge];
-            products.find(d_weights, n + 1, gradient, streams, width);
-            products.find(&mut d_weights[n..], n + 1, gradient, &tile.next_write[row], width);
-            products.find(&mut d_weights[n * (n + 1)..], 1, streams, d_read, width);
-            mixer.load(d_read, width, n);
-            mixer.mix(gradient, width, weights, [1, n + 1]);
+            let d_weights = &mut d_weights[own];
+            if shape.mixes() {
+                mixer.load(gradient, width, 0);
+                products.find(d_weights, n + 1, gradient, streams, width);
+            }
+            if shape.writes() {
+                products.find(&mut d_weights[n..], n + 1, gradient, &tile.next_write[row], width);
+            }
+            let d_pre = &mut d_weights[n * (n + 1)..][..n];
+            if hands_on {
+                let d_handed_on = &mut d_handed_on[t * n..(t + 1) * n];
+                d_pre.copy_from_slice(d_handed_on);
+                products.find(d_handed_on, 1, streams, d_read, width);
+            } else {
+                products.find(d_pre, 1, streams, d_read, width);
+            }
+            if shape.mixes() {
+                mixer.load(d_read, width, n);
+                mixer.mix(gradient, width, used, [1, n + 1]);
+            } else {
+                add_write(gradient, None, d_read, pre, 1);
+            }
         }
         find_backward(shape, d_logits, small, d_weights, logits, params.small);
         if shape.rows() > 0 {
@@ -157,92 +261,90 @@ impl Mixed {
             let known = Known { rows: all_streams, weight, logits, inverse_rms };
             project_backward(gradients, projection, d_logits, &known, shape.inputs(), scratch);
         }
-        gradient_of_write(tile.d_write, gradients, tile.before.record[3], shape);
+        if tile.junction > 0 {
+            gradient_of_write(tile.d_write, gradients, tile.before.record[3], shape);
+            return;
+        }
+        let rows = tile.d_write.chunks_exact_mut(width).zip(gradients.chunks_exact(state));
+        for (t, (d_write, gradient)) in rows.enumerate() {
+            let write = tile.write.get(t * width..(t + 1) * width).unwrap_or_default();
+            open_backward(d_write, scale, gradient, write, params.scale);
+        }
     }
+}
 
-    /// Writes and sums the streams, without ever forming those after the write.
-    #[inline(always)]
-    pub(super) fn close(&self, gain: &[f32], tile: Forward<'_, ()>, room: &mut Room) {
-        let (shape, n, width) = (&self.shape, self.shape.n, self.shape.width);
-        let [out, ..] = tile.record;
-        let [streams, _, _, mixing] = tile.before.record;
-        let shares = &mut room.shares;
-        shares.resize(n + 1, 0.0);
-        shares[n] = n as f32;
-        let mut sources =
-            streams.chunks_exact(shape.state()).zip(mixing.chunks_exact(shape.weights()));
-        let rows = out.chunks_exact_mut(width).zip(tile.output.chunks_exact_mut(width));
-        for ((out, output), write) in rows.zip(tile.write.chunks_exact(width)) {
-            match sources.next() {
-                None => out.fill(0.0),
-                Some((streams, weights)) => {
-                    shares_in_sum(shares, weights, n);
-                    weighted_sum(out, streams, shares, 1);
+/// The streams that a token starts with: copies of its embedding, or what their scales make of it.
+#[inline(always)]
+fn open(streams: &mut [f32], write: &[f32], scale: &[f32]) {
+    let width = write.len();
+    for (i, stream) in streams.chunks_exact_mut(width).enumerate() {
+        match scale.get(i * width..(i + 1) * width) {
+            None => stream.copy_from_slice(write),
+            Some(scale) => {
+                for ((x, write), scale) in stream.iter_mut().zip(write).zip(scale) {
+                    *x = scale * write;
                 }
             }
-            add_scaled(out, shares[n], write);
-            output.copy_from_slice(out);
-            normalise(output, gain, self.eps);
         }
     }
+}
 
-    /// The way back from [`Mixed::close`].
-    #[inline(always)]
-    pub(super) fn close_backward(&self, gain: &[f32], tile: Backward<'_, ()>, room: &mut Room) {
-        let (shape, n, width) = (&self.shape, self.shape.n, self.shape.width);
-        let Room { shares, d_read: d_out, .. } = room;
-        shares.resize(n + 1, 0.0);
-        shares[n] = n as f32;
-        d_out.resize(width, 0.0);
-        let [gradient, ..] = tile.gradient;
-        let [out, ..] = tile.record;
-        let mut mixing = tile.before.record[3].chunks_exact(shape.weights());
-        let rows = gradient.chunks_exact_mut(shape.state());
-        let rows = rows.zip(tile.d_write.chunks_exact_mut(width));
-        let known = out.chunks_exact(width).zip(tile.d_output.chunks_exact(width));
-        for ((gradient, d_write), (out, d_output)) in rows.zip(known) {
-            d_out.copy_from_slice(d_output);
-            normalise_backward(d_out, tile.d_params, out, gain, self.eps);
-            for gradient in gradient.chunks_exact_mut(width) {
-                gradient.copy_from_slice(d_out);
-            }
-            if let Some(weights) = mixing.next() {
-                shares_in_sum(shares, weights, n);
-            }
-            for (d_write, d_out) in d_write.iter_mut().zip(&*d_out) {
-                *d_write = shares[n] * d_out;
-            }
+/// The way back from [`open`].
+#[inline(always)]
+fn open_backward(
+    d_write: &mut [f32],
+    d_scale: &mut [f32],
+    gradient: &[f32],
+    write: &[f32],
+    scale: &[f32],
+) {
+    if scale.is_empty() {
+        weighted_sum(d_write, gradient, &[1.0], 0);
+        return;
+    }
+    d_write.fill(0.0);
+    let width = write.len();
+    let streams = gradient.chunks_exact(width).zip(scale.chunks_exact(width));
+    for ((gradient, scale), d_scale) in streams.zip(d_scale.chunks_exact_mut(width)) {
+        for j in 0..width {
+            d_write[j] += scale[j] * gradient[j];
+            d_scale[j] += write[j] * gradient[j];
         }
+    }
+}
+
+/// The weights of reading that the site before found of token `t`; before the first site, stream 0 alone is read.
+#[inline(always)]
+pub(super) fn handed_on(pre: &mut [f32], mixing: &[f32], t: usize) {
+    let n = pre.len();
+    let edge = (n + 1) * (n + 1);
+    if mixing.is_empty() {
+        pre.fill(0.0);
+        pre[0] = 1.0;
+    } else {
+        pre.copy_from_slice(&mixing[t * edge + n * (n + 1)..][..n]);
     }
 }
 
 /// The way back from [`normalise`]: `d` becomes the gradient of `x`, and `d_gain` is added to.
 #[inline(always)]
-fn normalise_backward(d: &mut [f32], d_gain: &mut [f32], x: &[f32], gain: &[f32], eps: f32) {
+pub(super) fn normalise_backward(
+    d: &mut [f32],
+    d_gain: &mut [f32],
+    x: &[f32],
+    gain: &[f32],
+    eps: f32,
+) {
     let normed = Normed { x, inverse_rms: inverse_rms(x, eps), scale: 1.0, gain };
     normed.take_gradient(d, d_gain);
 }
 
-/// `d_write = sum_i post_i gradient_i`; without weights, every stream is a copy of the write.
+/// `d_write = sum_i post_i gradient_i`.
 #[inline(always)]
 fn gradient_of_write(d_write: &mut [f32], gradient: &[f32], mixing: &[f32], shape: &Shape) {
     let n = shape.n;
     let tokens = d_write.chunks_exact_mut(shape.width).zip(gradient.chunks_exact(shape.state()));
     for (t, (d_write, gradient)) in tokens.enumerate() {
-        if mixing.is_empty() {
-            weighted_sum(d_write, gradient, &[1.0], 0);
-        } else {
-            weighted_sum(d_write, gradient, &mixing[t * shape.weights() + n..], n + 1);
-        }
-    }
-}
-
-/// What each source gives to the sum of the streams after a write: the n streams before it, then the
-/// write.
-#[inline(always)]
-fn shares_in_sum(shares: &mut [f32], weights: &[f32], n: usize) {
-    shares.fill(0.0);
-    for row in weights.chunks_exact(n + 1).take(n) {
-        add_scaled(shares, 1.0, row);
+        weighted_sum(d_write, gradient, &mixing[t * shape.weights() + n..], n + 1);
     }
 }

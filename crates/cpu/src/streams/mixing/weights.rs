@@ -4,16 +4,21 @@
 //! Hyper-Connections: `E[i][j]` leads from stream j to stream i, the last column holds the weight of the
 //! write in each stream, the last row that of each stream in the reading; the corner is not used.
 
-use super::MixingKind;
 use super::lanes::{LANES, Lane, load, sigmoid, store, tanh};
 use super::permutations::{mixture, mixture_backward, permutations, softmax};
 use super::sinkhorn::{record_length, sinkhorn, sinkhorn_backward};
+use super::{MixingForm, MixingGates, MixingKind};
 use crate::simd::total;
 
-/// What is the same at all sites.
+/// What is the same at all sites, or what the read-out has.
 #[derive(Debug)]
 pub(super) struct Shape {
     kind: MixingKind,
+    gates: MixingGates,
+    /// Whether a stream goes on as it is.
+    identity: bool,
+    /// Whether there are weights of a write.
+    writes: bool,
     /// Number of streams.
     pub(super) n: usize,
     /// Features of a stream.
@@ -23,13 +28,30 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// `n` streams of `width` features.
-    pub(super) fn new(kind: MixingKind, n: usize, width: usize) -> Self {
-        let permutations = match kind {
-            MixingKind::Permutations => permutations(n),
+    /// A site with `n` streams of `width` features.
+    pub(super) fn of_site(form: MixingForm, n: usize, width: usize) -> Self {
+        let permutations = match form.kind {
+            MixingKind::Permutations if !form.identity => permutations(n),
             _ => Vec::new(),
         };
-        Self { kind, n, width, permutations }
+        let MixingForm { kind, gates, identity, .. } = form;
+        Self { kind, gates, identity, writes: true, n, width, permutations }
+    }
+
+    /// A gated read-out.
+    pub(super) fn of_readout(form: MixingForm, n: usize, width: usize) -> Self {
+        let site = MixingForm { identity: true, ..form };
+        Self { writes: false, ..Self::of_site(site, n, width) }
+    }
+
+    /// Whether streams are mixed with each other.
+    pub(super) fn mixes(&self) -> bool {
+        !self.identity
+    }
+
+    /// Whether there are weights of a write.
+    pub(super) fn writes(&self) -> bool {
+        self.writes
     }
 
     /// Features of all streams of a token.
@@ -42,9 +64,15 @@ impl Shape {
         (self.n + 1) * (self.n + 1)
     }
 
+    /// Weights of a token besides those of the mixing matrix: of reading, and of writing.
+    fn gate_count(&self) -> usize {
+        self.n * (1 + usize::from(self.writes))
+    }
+
     /// Logits of the mixing matrix of a token.
     fn mixing_logits(&self) -> usize {
         match self.kind {
+            _ if self.identity => 0,
             MixingKind::Static => 0,
             MixingKind::Permutations => self.permutations.len() / self.n,
             MixingKind::Dynamic | MixingKind::Sinkhorn { .. } => self.n * self.n,
@@ -69,15 +97,16 @@ impl Shape {
     pub(super) fn logits(&self) -> usize {
         match self.kind {
             MixingKind::Static => 0,
-            _ => 2 * self.n + self.mixing_logits(),
+            _ => self.gate_count() + self.mixing_logits(),
         }
     }
 
     /// Parameters of a site that act on logits and weights.
     pub(super) fn small(&self) -> usize {
+        let mixing = if self.identity { 0 } else { self.n * self.n };
         match self.kind {
-            MixingKind::Static => self.n * (self.n + 2),
-            MixingKind::Dynamic => self.n * (self.n + 2) + 2,
+            MixingKind::Static => self.gate_count() + mixing,
+            MixingKind::Dynamic => self.gate_count() + mixing + 2,
             MixingKind::Sinkhorn { .. } | MixingKind::Permutations => self.logits(),
         }
     }
@@ -94,6 +123,7 @@ impl Shape {
     fn scratch(&self) -> usize {
         let n = self.n;
         match self.kind {
+            _ if self.identity => 0,
             MixingKind::Sinkhorn { iterations } => record_length(n, iterations) + n,
             _ => n * n,
         }
@@ -127,6 +157,12 @@ pub(super) fn find(
     lanes.resize(shape.weights() + shape.logits() + shape.scratch(), [0.0; LANES]);
     let (found, lanes) = lanes.split_at_mut(shape.weights());
     let (from, scratch) = lanes.split_at_mut(shape.logits());
+    if shape.identity {
+        found.fill([0.0; LANES]);
+        for i in 0..shape.n {
+            found[shape.mixed(i, i)] = [1.0; LANES];
+        }
+    }
     if let MixingKind::Static = shape.kind {
         constants(shape, found, small);
     }
@@ -203,6 +239,9 @@ fn constants(shape: &Shape, found: &mut [Lane], small: &[f32]) {
     for i in 0..n {
         found[shape.read(i)] = [small[i]; LANES];
         found[shape.written(i)] = [small[n + i]; LANES];
+        if shape.identity {
+            continue;
+        }
         for j in 0..n {
             found[shape.mixed(j, i)] = [small[2 * n + i * n + j]; LANES];
         }
@@ -215,6 +254,9 @@ fn constants_backward(shape: &Shape, d_sums: &mut [Lane], d_found: &[Lane]) {
     for i in 0..n {
         add(&mut d_sums[i], &d_found[shape.read(i)]);
         add(&mut d_sums[n + i], &d_found[shape.written(i)]);
+        if shape.identity {
+            continue;
+        }
         for j in 0..n {
             add(&mut d_sums[2 * n + i * n + j], &d_found[shape.mixed(j, i)]);
         }
@@ -225,7 +267,7 @@ fn constants_backward(shape: &Shape, d_sums: &mut [Lane], d_found: &[Lane]) {
 /// its scale.
 #[inline(always)]
 fn dynamic_target(shape: &Shape, i: usize, logit: usize) -> (usize, usize) {
-    let mix_scale = shape.n * (shape.n + 2);
+    let mix_scale = shape.small() - 2;
     match logit {
         0 => (shape.read(i), mix_scale),
         1 => (shape.written(i), mix_scale + 1),
@@ -236,7 +278,7 @@ fn dynamic_target(shape: &Shape, i: usize, logit: usize) -> (usize, usize) {
 #[inline(always)]
 fn dynamic(shape: &Shape, found: &mut [Lane], logits: &[Lane], small: &[f32]) {
     constants(shape, found, small);
-    for (i, logits) in logits.chunks_exact(shape.n + 2).enumerate() {
+    for (i, logits) in logits.chunks_exact(shape.logits() / shape.n).enumerate() {
         for (k, x) in logits.iter().enumerate() {
             let (at, scale) = dynamic_target(shape, i, k);
             let (y, scale) = (tanh(x), small[scale]);
@@ -257,7 +299,7 @@ fn dynamic_backward(
     small: &[f32],
 ) {
     constants_backward(shape, d_sums, d_found);
-    let per_stream = shape.n + 2;
+    let per_stream = shape.logits() / shape.n;
     for (at, (d_x, x)) in d_logits.iter_mut().zip(logits).enumerate() {
         let (from, scale) = dynamic_target(shape, at / per_stream, at % per_stream);
         let (y, d) = (tanh(x), &d_found[from]);
@@ -286,14 +328,23 @@ fn manifold(
     scratch: &mut [Lane],
 ) {
     let n = shape.n;
+    let MixingGates { epsilon, post_multiplier, post_epsilon } = shape.gates;
     add_bias(logits, bias);
-    let (gates, mixing) = logits.split_at_mut(2 * n);
+    let (gates, mixing) = logits.split_at_mut(shape.gate_count());
     for i in 0..n {
-        found[shape.read(i)] = sigmoid(&gates[i]);
-        found[shape.written(i)] = sigmoid(&gates[n + i]).map(|y| 2.0 * y);
+        found[shape.read(i)] = sigmoid(&gates[i]).map(|y| y + epsilon);
+    }
+    if shape.writes {
+        for i in 0..n {
+            let y = sigmoid(&gates[n + i]);
+            found[shape.written(i)] = y.map(|y| post_multiplier * y + post_epsilon);
+        }
+    }
+    if shape.identity {
+        return;
     }
     let matrix = if let MixingKind::Sinkhorn { iterations } = shape.kind {
-        sinkhorn(mixing, n, iterations, scratch);
+        sinkhorn(mixing, n, iterations, epsilon, scratch);
         mixing
     } else {
         softmax(mixing);
@@ -315,20 +366,30 @@ fn manifold_backward(
     scratch: &mut [Lane],
 ) {
     let n = shape.n;
+    let MixingGates { epsilon, post_multiplier, .. } = shape.gates;
     add_bias(logits, bias);
-    let (gates, mixing) = logits.split_at_mut(2 * n);
-    let (d_gates, d_mixing) = d_logits.split_at_mut(2 * n);
+    let (gates, mixing) = logits.split_at_mut(shape.gate_count());
+    let (d_gates, d_mixing) = d_logits.split_at_mut(shape.gate_count());
     for i in 0..n {
-        let (read, written) = (&d_found[shape.read(i)], &d_found[shape.written(i)]);
-        let (pre, post) = (sigmoid(&gates[i]), sigmoid(&gates[n + i]));
+        let (read, pre) = (&d_found[shape.read(i)], sigmoid(&gates[i]));
         for l in 0..LANES {
             d_gates[i][l] = read[l] * pre[l] * (1.0 - pre[l]);
-            d_gates[n + i][l] = 2.0 * written[l] * post[l] * (1.0 - post[l]);
         }
+    }
+    if shape.writes {
+        for i in 0..n {
+            let (written, post) = (&d_found[shape.written(i)], sigmoid(&gates[n + i]));
+            for l in 0..LANES {
+                d_gates[n + i][l] = post_multiplier * written[l] * post[l] * (1.0 - post[l]);
+            }
+        }
+    }
+    if shape.identity {
+        return;
     }
     if let MixingKind::Sinkhorn { iterations } = shape.kind {
         copy_matrix(d_mixing, shape, d_found);
-        sinkhorn_backward(d_mixing, mixing, n, iterations, scratch);
+        sinkhorn_backward(d_mixing, mixing, n, iterations, epsilon, scratch);
     } else {
         let d_matrix = &mut scratch[..n * n];
         copy_matrix(d_matrix, shape, d_found);

@@ -44,6 +44,13 @@ fn a_cut_is_written_only_where_it_computes_the_same() {
         let expected = if *kind == "denseformer" { "refused" } else { "exact" };
         assert_eq!(*outcome, expected, "{kind}");
     }
+    // What l mod n chose was chosen at the start: a form's parameters follow their sub-layers. In a single pass, the
+    // readers behind a cut read with what the last sub-layer before it found.
+    for form in ["hc:identity=true", "deepseek_v4", "deepseek_v4_1_flash:stream_scale=true", "hy4"]
+    {
+        let parts = [Part::Block(4), Part::Block(3), Part::Block(0)];
+        assert_eq!(cut(&form.parse().unwrap(), &parts), "exact", "{form}");
+    }
     // A half that returns zero equals an absent one where streams are sums, and nowhere else.
     let halves = outcomes(&[Part::Mlp(4)]);
     for (kind, expected) in
