@@ -18,7 +18,7 @@ mod skip;
 mod tiles;
 
 pub use additive::{Additive, AdditiveStep};
-pub use attnres::{AttnRes, AttnResJunction};
+pub use attnres::{AttnRes, AttnResJunction, DeltaAttnRes, DeltaJunction};
 pub use mixing::{Mixing, MixingKind};
 pub use nag::Nag;
 pub use siamese::Siamese;

@@ -120,8 +120,22 @@ fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
 #[test]
 fn policies_that_have_a_fused_form_keep_it() {
     for policy in [
-        "prenorm", "postnorm", "lns", "deepnorm", "mixln", "siamese", "hc", "mhc", "mhc_lite",
-        "attnres", "mgr", "nag",
+        "prenorm",
+        "postnorm",
+        "lns",
+        "deepnorm",
+        "mixln",
+        "siamese",
+        "hc",
+        "mhc",
+        "mhc_lite",
+        "attnres",
+        "attnres:heads=2",
+        "attnres:normed=true",
+        "attnres:delta=true",
+        "attnres:block_size=4,delta=true,gated=true,heads=2",
+        "mgr",
+        "nag",
     ] {
         assert!(has_fused_form(&with_policy(policy)), "{policy}");
     }
