@@ -9,11 +9,17 @@
 //! output = gain * h / sqrt(mean(h^2) + eps)
 //! ```
 //!
+//! With several heads, each group of neighbouring channels has logits and a softmax of its own, of the same
+//! `r_i`. In the normed form the values are normalised as the keys are: `h = sum_i w_i r_i v_i`. The delta
+//! form is in [`delta`].
+//!
 //! With `g` the gradient of `h`, going back through a reader gives
 //!
 //! ```text
 //! slope_i = r_i w_i (g . v_i - sum_j w_j g . v_j),   dq = sum over tokens and i of slope_i v_i
 //! dv_i = sum over the readers of v_i of ( w_i g + slope_i q - slope_i logit_i r_i / width v_i )
+//! normed: with w_i r_i for w_i and a_i = r_i g . v_i,
+//! slope_i = w_i r_i (a_i - sum_j w_j a_j),   and slope_i logit_i + w_i r_i a_i for slope_i logit_i
 //! ```
 //!
 //! The last sum is taken when the junction that made `v_i` is gone back through: the readers leave
@@ -27,15 +33,20 @@
 //!
 //! # Kept for the backward pass
 //! Every source as it was read: the writes themselves (full, no copies) or each partial sum (block),
-//! with one `r` a token; and logit and weight for each token, reader and source. Going back, each
+//! with one `r` a token; and logit and weight for each token, reader, head and source. Going back, each
 //! reader's `g` takes the place of a source.
 
 mod decode;
+mod delta;
+mod shape;
 mod tile;
 
-#[cfg(test)]
-mod tests;
+pub use delta::{DeltaAttnRes, DeltaJunction};
 
+#[cfg(test)]
+pub(in crate::streams) mod tests;
+
+use self::shape::Shape;
 use self::tile::{CollectTile, PullTile, ReadTile, collect, pull, read};
 use super::tiles::{TILE, tile_count};
 use super::{DecodeStream, Gradient, Stream};
@@ -69,6 +80,8 @@ impl AttnResJunction {
 #[derive(Debug)]
 pub struct AttnRes {
     width: usize,
+    heads: usize,
+    normed: bool,
     eps: f32,
     junctions: Vec<AttnResJunction>,
     keep: bool,
@@ -96,18 +109,22 @@ struct Source {
     inverse_rms: Vec<f32>,
 }
 
-/// How a reader weighed its sources, each `[tokens, sources]`.
+/// How a reader weighed its sources, each `[tokens, heads, sources]`.
 #[derive(Debug)]
 struct Reading {
     logits: Vec<f32>,
+    /// What multiplies the sources.
     weights: Vec<f32>,
 }
 
 /// What a reader wants of its sources, to be collected by each of them.
 #[derive(Debug)]
 struct Pull {
-    reading: Reading,
-    /// Gradients of the logits times the inverse RMS of the sources, `[tokens, sources]`.
+    /// What multiplies the gradient, `[tokens, heads, sources]`.
+    weights: Vec<f32>,
+    /// How far a source is pulled along itself: in the place of the first head's logits.
+    turns: Vec<f32>,
+    /// Gradients of the logits times the inverse RMS of the sources, `[tokens, heads, sources]`.
     slopes: Vec<f32>,
     /// Gradient of the pooled rows, `[tokens, width]`.
     gradient: Vec<f32>,
@@ -115,6 +132,7 @@ struct Pull {
     query: Vec<f32>,
     /// How many it pooled.
     sources: usize,
+    heads: usize,
 }
 
 impl AttnRes {
@@ -126,6 +144,8 @@ impl AttnRes {
         assert!(!junctions.first().is_some_and(|first| first.joins), "nothing to join at first");
         Self {
             width,
+            heads: 1,
+            normed: false,
             eps,
             junctions,
             keep,
@@ -139,9 +159,28 @@ impl AttnRes {
         }
     }
 
+    /// The same stream with so many softmaxes, each over a group of neighbouring channels.
+    ///
+    /// # Panics
+    /// If the width has no such groups.
+    pub fn with_heads(self, heads: usize) -> Self {
+        assert!(heads > 0 && self.width.is_multiple_of(heads), "heads divide the width");
+        Self { heads, ..self }
+    }
+
+    /// The same stream, whose queries read normalised values. A reader without a query reads raw ones.
+    pub fn normed(self) -> Self {
+        Self { normed: true, ..self }
+    }
+
     /// The same stream with its kernels in another form.
     pub fn in_form(self, form: Form) -> Self {
         Self { form, ..self }
+    }
+
+    /// How a reader pools.
+    fn shape(&self, query: &[f32]) -> Shape {
+        Shape { width: self.width, heads: self.heads, normed: self.normed && !query.is_empty() }
     }
 
     /// The query and the gain among the parameters of a junction.
@@ -171,13 +210,15 @@ impl Stream for AttnRes {
         assert_eq!(written.len(), older * width, "a row for each token");
         let joined = if joins { self.sources.pop() } else { None };
         let sources = self.sources.len() + 1;
+        let shape = self.shape(query);
+        let each = self.heads * sources;
 
         // SAFETY: `read` writes all that a token has of each.
         let new = |length: usize| unsafe { unwritten(length) };
         let mut sum = joined.as_ref().map(|_| new(written.len()));
         let mut inverse_rms = new(tokens);
-        let mut logits = new(tokens * sources);
-        let mut weights = new(tokens * sources);
+        let mut logits = new(tokens * each);
+        let mut weights = new(tokens * each);
         let mut output = new(written.len());
 
         let older = self.sources.iter().map(Source::view).collect::<Vec<_>>();
@@ -186,10 +227,11 @@ impl Stream for AttnRes {
         let tiles = output
             .chunks_mut(TILE * width)
             .zip(inverse_rms.chunks_mut(TILE))
-            .zip(logits.chunks_mut(TILE * sources))
-            .zip(weights.chunks_mut(TILE * sources))
+            .zip(logits.chunks_mut(TILE * each))
+            .zip(weights.chunks_mut(TILE * each))
             .enumerate()
             .map(|(i, (((output, inverse_rms), logits), weights))| ReadTile {
+                shape,
                 first: i * TILE,
                 older: &older,
                 written,
@@ -248,22 +290,26 @@ impl AttnRes {
     ) -> (Pull, Vec<f32>) {
         let width = self.width;
         let (count, params) = (self.sources.len(), query.len() + width);
+        let (shape, each) = (self.shape(query), self.heads * count);
+        let Reading { logits: mut turns, weights } = reading;
         // SAFETY: `pull` writes all that a token has of both.
         let [mut gradient, mut slopes] =
-            [d_output.len(), reading.weights.len()].map(|length| unsafe { unwritten(length) });
+            [d_output.len(), weights.len()].map(|length| unsafe { unwritten(length) });
         let mut partials = vec![0.0; params * tile_count(d_output.len() / width)];
 
         let sources = self.sources.iter().map(Source::view).collect::<Vec<_>>();
         let tiles = gradient
             .chunks_mut(TILE * width)
             .zip(d_output.chunks(TILE * width))
-            .zip(slopes.chunks_mut(TILE * count))
-            .zip(reading.weights.chunks(TILE * count))
+            .zip(slopes.chunks_mut(TILE * each))
+            .zip(turns.chunks_mut(TILE * each))
+            .zip(weights.chunks(TILE * each))
             .zip(partials.chunks_mut(params))
             .enumerate()
-            .map(|(i, ((((gradient, d_output), slopes), weights), partial))| {
+            .map(|(i, (((((gradient, d_output), slopes), turns), weights), partial))| {
                 let (d_query, d_gain) = partial.split_at_mut(query.len());
                 PullTile {
+                    shape,
                     first: i * TILE,
                     sources: &sources,
                     gain,
@@ -272,15 +318,15 @@ impl AttnRes {
                     d_output,
                     gradient,
                     slopes,
+                    turns,
                     d_query,
                     d_gain,
                 }
             });
         parallel::for_each(tiles, |tile| pull(self.form, tile));
-        (
-            Pull { reading, slopes, gradient, query: query.to_vec(), sources: count },
-            sum_of_partials(&partials, params),
-        )
+        let (query, heads) = (query.to_vec(), self.heads);
+        let pull = Pull { weights, turns, slopes, gradient, query, sources: count, heads };
+        (pull, sum_of_partials(&partials, params))
     }
 
     /// The gradient of the newest source, which is that of every write added to it.
@@ -297,6 +343,7 @@ impl AttnRes {
         let new = || unsafe { unwritten(source.rows.len()) };
         let mut gradient = carried.unwrap_or_else(new);
         let shared = self.junctions[self.passed].joins;
+        let shape = self.shape(&[]);
         let mut copy = shared.then(new);
 
         let mut copies = copy.as_mut().map(|copy| copy.chunks_mut(TILE * width));
@@ -306,11 +353,12 @@ impl AttnRes {
                 source,
                 position,
                 pulls,
+                start: None,
                 is_carried,
                 gradient,
                 copy: copies.as_mut().and_then(Iterator::next),
             });
-        parallel::for_each(tiles, |tile| collect(self.form, tile, width));
+        parallel::for_each(tiles, |tile| collect(self.form, tile, shape));
 
         match copy {
             None => gradient,
@@ -323,10 +371,10 @@ impl AttnRes {
 }
 
 impl Pull {
-    /// Where in its tables a token's source stands.
+    /// Where in its tables a token's source stands for the first head; the others follow at a distance of `sources`.
     #[inline(always)]
     fn index(&self, token: usize, source: usize) -> usize {
-        token * self.sources + source
+        token * self.heads * self.sources + source
     }
 }
 

@@ -18,7 +18,7 @@ mod skip;
 mod tiles;
 
 pub use additive::{Additive, AdditiveStep};
-pub use attnres::{AttnRes, AttnResJunction};
+pub use attnres::{AttnRes, AttnResJunction, DeltaAttnRes, DeltaJunction};
 pub use mixing::{Mixing, MixingForm, MixingGates, MixingKind, MixingReadOut};
 pub use nag::Nag;
 pub use siamese::Siamese;

@@ -1,7 +1,7 @@
 //! Holding a [`Stream`] against a policy written in f64 for a single token.
 
 use super::driver::{Carried, Policy};
-use super::{AttnRes, Gradient, Stream};
+use super::{AttnRes, DeltaAttnRes, Gradient, Stream};
 use crate::rows::Rows;
 use crate::simd::Form;
 use crate::testing::{assert_close, noise};
@@ -24,6 +24,12 @@ impl<P: Policy> Formed for Carried<P> {
 impl Formed for AttnRes {
     fn in_form(self, form: Form) -> Self {
         AttnRes::in_form(self, form)
+    }
+}
+
+impl Formed for DeltaAttnRes {
+    fn in_form(self, form: Form) -> Self {
+        DeltaAttnRes::in_form(self, form)
     }
 }
 

@@ -139,6 +139,10 @@ fn policies_that_have_a_fused_form_keep_it() {
         "hy4",
         "mhc:stream_scale=true",
         "mhc_lite:readout=gated",
+        "attnres:heads=2",
+        "attnres:normed=true",
+        "attnres:delta=true",
+        "attnres:block_size=4,delta=true,gated=true,heads=2",
     ] {
         assert!(has_fused_form(&with_policy(policy)), "{policy}");
     }

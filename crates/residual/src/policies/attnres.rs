@@ -8,7 +8,9 @@
 //! the stream stays and the pool of finished blocks is added to what is read (arXiv 2605.18855), with a gate
 //! or without; normed, where keys and values are both normalised (Inkling-2).
 
-use crate::fused::{Fused, FusedOptions, Junction, gain, join};
+mod fused;
+
+use crate::fused::{Fused, FusedOptions, Junction};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released};
 use crate::pool::{Pooled, Source, pool_in_groups};
@@ -20,7 +22,6 @@ use crate::unset::{is_false, is_one, is_zero};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use hadal_cpu::streams::{AttnRes, AttnResJunction};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`AttentionResiduals`].
@@ -303,35 +304,7 @@ impl Residual for AttentionResiduals {
     }
 
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
-        // The other forms run step by step.
-        let out = self.out.as_ref().filter(|_| self.heads == 1 && !self.normed)?;
-        let block = |site: Site| site.index / self.block_size;
-        let before = std::iter::once(None).chain(junctions.iter().map(|junction| junction.from));
-        let step = |(junction, before): (&Junction, Option<Site>)| AttnResJunction {
-            joins: before.is_some() && before.map(block) == junction.from.map(block),
-            query: junction.to != Place::Site(Site::new(0)),
-        };
-        let steps: Vec<_> = junctions.iter().zip(before).map(step).collect();
-        let reader = |junction: &Junction| {
-            let norm = gain(&self.norms, &self.final_norm, junction.to);
-            let reader = match junction.to {
-                Place::Out => out,
-                Place::Site(site) => {
-                    let before = site.index.checked_sub(1);
-                    match before.and_then(|before| self.readers[before].as_ref()) {
-                        None => return norm,
-                        Some(reader) => reader,
-                    }
-                }
-            };
-            join(vec![reader.question(), norm])
-        };
-        let params: Vec<_> = junctions.iter().map(reader).collect();
-        let width = self.final_norm.gain().dims()[0];
-        Some(Fused {
-            stream: Box::new(AttnRes::new(width, self.eps as f32, steps, options.keep)),
-            params,
-        })
+        Some(fused::fused(self, junctions, options))
     }
 
     fn close(&self, sources: Sources, traversal: &mut Traversal) -> Tensor<3> {

@@ -58,6 +58,32 @@ fn sources(junctions: &[AttnResJunction], writes: &[Vec<f64>]) -> Vec<Vec<f64>> 
     blocks.into_iter().map(sum).collect()
 }
 
+/// How a stream pools: its heads, and whether values are normalised.
+const POOLS: [(usize, bool); 3] = [(1, false), (1, true), (3, false)];
+
+/// The pool of every head over its own channels.
+pub(in crate::streams) fn pool_in_heads(
+    sources: &[Vec<f64>],
+    query: &[f64],
+    heads: usize,
+    eps: f64,
+) -> Vec<f64> {
+    let (width, group) = (query.len(), query.len() / heads);
+    let ones = vec![1.0; width];
+    let keys: Vec<_> = sources.iter().map(|source| rms(source, &ones, eps)).collect();
+    let mut pooled = vec![0.0; width];
+    for channels in (0..heads).map(|head| head * group..(head + 1) * group) {
+        let score = |key: &Vec<f64>| channels.clone().map(|j| key[j] * query[j]).sum::<f64>().exp();
+        let shares: Vec<f64> = keys.iter().map(score).collect();
+        let total: f64 = shares.iter().sum();
+        for j in channels {
+            let parts = sources.iter().zip(&shares).map(|(source, share)| source[j] * share);
+            pooled[j] = parts.sum::<f64>() / total;
+        }
+    }
+    pooled
+}
+
 fn pool(sources: &[Vec<f64>], query: &[f64], eps: f64) -> Vec<f64> {
     let ones = vec![1.0; query.len()];
     let score = |source: &Vec<f64>| -> f64 {
@@ -70,8 +96,28 @@ fn pool(sources: &[Vec<f64>], query: &[f64], eps: f64) -> Vec<f64> {
         .collect()
 }
 
+fn pool_normed(sources: &[Vec<f64>], query: &[f64], eps: f64) -> Vec<f64> {
+    let ones = vec![1.0; query.len()];
+    let values: Vec<_> = sources.iter().map(|source| rms(source, &ones, eps)).collect();
+    let score = |value: &Vec<f64>| value.iter().zip(query).map(|(v, q)| v * q).sum::<f64>().exp();
+    let total: f64 = values.iter().map(score).sum();
+    let channel = |j: usize| values.iter().map(|value| score(value) / total * value[j]).sum();
+    (0..query.len()).map(channel).collect()
+}
+
+fn stream(
+    width: usize,
+    junctions: &[AttnResJunction],
+    (heads, normed): (usize, bool),
+    keep: bool,
+) -> AttnRes {
+    let stream = AttnRes::new(width, EPS, junctions.to_vec(), keep).with_heads(heads);
+    if normed { stream.normed() } else { stream }
+}
+
 fn reference(
     junctions: &[AttnResJunction],
+    (heads, normed): (usize, bool),
     writes: &[Vec<f64>],
     params: &[Vec<f64>],
 ) -> Vec<Vec<f64>> {
@@ -79,8 +125,15 @@ fn reference(
     let output = |k: usize| {
         let width = writes[k].len();
         let (query, gain) = params[k].split_at(params[k].len() - width);
-        let query = if junctions[k].query { query.to_vec() } else { vec![0.0; width] };
-        rms(&pool(&sources(junctions, &writes[..=k]), &query, eps), gain, eps)
+        let asked = if junctions[k].query { query.to_vec() } else { vec![0.0; width] };
+        let sources = sources(junctions, &writes[..=k]);
+        let pooled = match heads {
+            // Keys and values are the same; a norm of normalised keys would count epsilon twice.
+            1 if normed && junctions[k].query => pool_normed(&sources, &asked, eps),
+            1 => pool(&sources, &asked, eps),
+            _ => pool_in_heads(&sources, &asked, heads, eps),
+        };
+        rms(&pooled, gain, eps)
     };
     (0..writes.len()).map(output).collect()
 }
@@ -89,13 +142,25 @@ fn reference(
 fn outputs_and_gradients_are_those_of_the_reference() {
     for junctions in all() {
         for (tokens, width) in [(1, 1), (3, 5), (70, 37), (33, 64)] {
-            let stream = AttnRes::new(width, EPS, junctions.clone(), true);
-            let reference = |writes: &[Vec<f64>], params: &[Vec<f64>]| {
-                super::tests::reference(&junctions, writes, params)
-            };
-            case(tokens, width, &junctions).check(stream, &reference);
+            check((1, false), tokens, width, &junctions);
+            // A norm of normalised values of one channel leaves nothing but rounding.
+            if width > 1 {
+                check((1, true), tokens, width, &junctions);
+            }
+        }
+        // One channel a head; groups of sixteen and a rest; whole chunks of columns.
+        for (heads, tokens, width) in [(3, 3, 3), (3, 40, 57), (2, 33, 128)] {
+            check((heads, false), tokens, width, &junctions);
         }
     }
+}
+
+#[track_caller]
+fn check(pools: (usize, bool), tokens: usize, width: usize, junctions: &[AttnResJunction]) {
+    let reference = |writes: &[Vec<f64>], params: &[Vec<f64>]| {
+        super::tests::reference(junctions, pools, writes, params)
+    };
+    case(tokens, width, junctions).check(stream(width, junctions, pools, true), &reference);
 }
 
 #[test]
@@ -114,7 +179,9 @@ fn the_worked_case_gives_its_numbers() {
 #[test]
 fn the_laws_of_streams_hold() {
     for junctions in all() {
-        case(70, 37, &junctions).check_laws(|keep| AttnRes::new(37, EPS, junctions.clone(), keep));
+        for pools in POOLS {
+            case(70, 39, &junctions).check_laws(|keep| stream(39, &junctions, pools, keep));
+        }
     }
 }
 

@@ -1,18 +1,20 @@
 //! What [`AttnRes`](super::AttnRes) does with a few tokens, whose rows stay in the cache.
 
+use super::shape::{Shape, row, row_mut};
 use super::{Pull, View};
 use crate::row::{inverse_rms, normalise};
-use crate::simd::{add_scaled, dot, exp};
+use crate::simd::{add_scaled, dot};
 
 /// Tokens of which one source is read before the next one is turned to: about a page, which is as far
 /// as the processor fetches ahead.
-const RUN: usize = 4;
+pub(super) const RUN: usize = 4;
 
 /// Readers from which a source collects at the same time: more would be too many rows to fetch ahead.
 const GROUP: usize = 4;
 
 /// A few tokens of one reader.
 pub(super) struct ReadTile<'a> {
+    pub shape: Shape,
     /// Number of the first token; rows that are not cut to the tile start at token 0.
     pub first: usize,
     /// All sources but the newest.
@@ -36,8 +38,9 @@ pub(super) struct ReadTile<'a> {
 simd! {
     /// Takes in the write and pools the sources.
     pub(super) fn read(form: Form, tile: ReadTile<'_>) {
-        let width = tile.gain.len();
+        let (shape, width) = (tile.shape, tile.gain.len());
         let (tokens, count) = (tile.inverse_rms.len(), tile.older.len() + 1);
+        let each = shape.heads * count;
         let written = &tile.written[tile.first * width..][..tokens * width];
         let newest = match tile.join {
             None => written,
@@ -49,32 +52,36 @@ simd! {
         let zeros = vec![0.0; if tile.query.is_empty() { width } else { 0 }];
         let query = if tile.query.is_empty() { &zeros } else { tile.query };
 
+        let mut rows = Vec::with_capacity(count);
         let mut terms = Vec::with_capacity(count);
         for start in (0..tokens).step_by(RUN) {
             let run = start..tokens.min(start + RUN);
             for (i, source) in tile.older.iter().enumerate() {
                 for t in run.clone() {
                     let token = tile.first + t;
-                    let product = dot(row(source.rows, token, width), query);
-                    tile.logits[t * count + i] = product * source.inverse_rms[token];
+                    let logits = &mut row_mut(tile.logits, t, each)[i..];
+                    let source_row = row(source.rows, token, width);
+                    shape.ask(logits, count, source_row, query, source.inverse_rms[token]);
                 }
             }
             for t in run.clone() {
                 let newest = row(newest, t, width);
                 tile.inverse_rms[t] = inverse_rms(newest, tile.eps);
-                tile.logits[(t + 1) * count - 1] = dot(newest, query) * tile.inverse_rms[t];
+                let logits = &mut row_mut(tile.logits, t, each)[count - 1..];
+                shape.ask(logits, count, newest, query, tile.inverse_rms[t]);
             }
             for t in run {
-                let weights = row_mut(tile.weights, t, count);
-                softmax(weights, row(tile.logits, t, count));
-                terms.clear();
-                for (weight, source) in weights.iter().zip(tile.older) {
-                    terms.push((*weight, row(source.rows, tile.first + t, width)));
-                }
-                terms.push((weights[count - 1], row(newest, t, width)));
+                let token = tile.first + t;
+                let weights = row_mut(tile.weights, t, each);
+                let older = tile.older.iter().map(|source| source.inverse_rms[token]);
+                let scales = older.chain([tile.inverse_rms[t]]).cycle();
+                shape.weigh(weights, row(tile.logits, t, each), scales);
+                rows.clear();
+                rows.extend(tile.older.iter().map(|source| row(source.rows, token, width)));
+                rows.push(row(newest, t, width));
                 let output = row_mut(tile.output, t, width);
                 output.fill(0.0);
-                add_terms(output, terms.iter().copied());
+                shape.add_pool(output, weights, &rows, &mut terms);
                 normalise(output, tile.gain, tile.eps);
             }
         }
@@ -83,6 +90,7 @@ simd! {
 
 /// One reader of a single token.
 pub(super) struct ReadOne<'a> {
+    pub shape: Shape,
     /// `[sources, width]`, the newest last.
     pub sources: &'a [f32],
     /// Of each source; that of the newest is computed here.
@@ -90,6 +98,7 @@ pub(super) struct ReadOne<'a> {
     pub query: &'a [f32],
     pub gain: &'a [f32],
     pub eps: f32,
+    /// `[heads, sources]`
     pub logits: &'a mut [f32],
     pub weights: &'a mut [f32],
     pub output: &'a mut [f32],
@@ -98,15 +107,15 @@ pub(super) struct ReadOne<'a> {
 simd! {
     /// Pools the sources of a single token: the same sums as in [`read`], in the same order.
     pub(super) fn read_one(form: Form, one: ReadOne<'_>) {
-        let (width, newest) = (one.gain.len(), one.logits.len() - 1);
-        one.inverse_rms[newest] = inverse_rms(row(one.sources, newest, width), one.eps);
+        let (shape, width, count) = (one.shape, one.gain.len(), one.inverse_rms.len());
+        one.inverse_rms[count - 1] = inverse_rms(row(one.sources, count - 1, width), one.eps);
         let sources = one.sources.chunks_exact(width);
-        for ((logit, source), r) in one.logits.iter_mut().zip(sources.clone()).zip(one.inverse_rms) {
-            *logit = dot(source, one.query) * *r;
+        for (i, (source, r)) in sources.clone().zip(one.inverse_rms.iter()).enumerate() {
+            shape.ask(&mut one.logits[i..], count, source, one.query, *r);
         }
-        softmax(one.weights, one.logits);
+        shape.weigh(one.weights, one.logits, one.inverse_rms.iter().copied().cycle());
         one.output.fill(0.0);
-        add_terms(one.output, one.weights.iter().copied().zip(sources));
+        shape.add_pool_of_one(one.output, one.weights, sources);
         normalise(one.output, one.gain, one.eps);
     }
 }
@@ -120,6 +129,7 @@ simd! {
 
 /// A few tokens of the way back through one reader.
 pub(super) struct PullTile<'a> {
+    pub shape: Shape,
     /// Number of the first token.
     pub first: usize,
     pub sources: &'a [View<'a>],
@@ -131,6 +141,8 @@ pub(super) struct PullTile<'a> {
     /// Of the pooled rows.
     pub gradient: &'a mut [f32],
     pub slopes: &'a mut [f32],
+    /// The logits; afterwards see [`Pull`].
+    pub turns: &'a mut [f32],
     /// This tile's part; empty for a mean.
     pub d_query: &'a mut [f32],
     /// This tile's part.
@@ -140,34 +152,63 @@ pub(super) struct PullTile<'a> {
 simd! {
     /// Goes back to what was pooled and to the parameters.
     pub(super) fn pull(form: Form, tile: PullTile<'_>) {
-        let (width, count) = (tile.gain.len(), tile.sources.len());
+        let (shape, width, count) = (tile.shape, tile.gain.len(), tile.sources.len());
+        let (group, each) = (shape.group(), shape.heads * count);
         let mut pooled = vec![0.0; width];
+        let mut rows = Vec::with_capacity(count);
         let mut terms = Vec::with_capacity(count);
         for (t, d_output) in tile.d_output.chunks_exact(width).enumerate() {
             let token = tile.first + t;
-            terms.clear();
-            for (weight, source) in row(tile.weights, t, count).iter().zip(tile.sources) {
-                terms.push((*weight, row(source.rows, token, width)));
-            }
+            let weights = row(tile.weights, t, each);
+            rows.clear();
+            rows.extend(tile.sources.iter().map(|source| row(source.rows, token, width)));
             pooled.fill(0.0);
-            add_terms(&mut pooled, terms.iter().copied());
+            shape.add_pool(&mut pooled, weights, &rows, &mut terms);
             let gradient = row_mut(tile.gradient, t, width);
             norm_backward(gradient, tile.d_gain, d_output, &pooled, tile.gain, tile.eps);
 
-            let slopes = row_mut(tile.slopes, t, count);
-            let mut mean = 0.0;
-            for (slope, (weight, row)) in slopes.iter_mut().zip(&terms) {
-                *slope = dot(gradient, row);
-                mean += weight * *slope;
+            let slopes = row_mut(tile.slopes, t, each);
+            let turns = row_mut(tile.turns, t, each);
+            for head in 0..shape.heads {
+                let gradient = row(gradient, head, group);
+                let weights = row(weights, head, count);
+                terms.clear();
+                terms.extend(weights.iter().zip(&rows).map(|(a, x)| (*a, row(x, head, group))));
+                let slopes = row_mut(slopes, head, count);
+                let mut mean = 0.0;
+                for (slope, (weight, row)) in slopes.iter_mut().zip(&terms) {
+                    *slope = dot(gradient, row);
+                    mean += weight * *slope;
+                }
+                let scales = tile.sources.iter().map(|source| source.inverse_rms[token]);
+                let head_turns = row_mut(turns, head, count).iter_mut();
+                let all = slopes.iter_mut().zip(head_turns).zip(&mut terms).zip(scales);
+                for (((slope, turn), term), r) in all {
+                    if shape.normed {
+                        let product = r * *slope;
+                        *slope = term.0 * (product - mean);
+                        *turn = *slope * *turn + term.0 * product;
+                    } else {
+                        *slope = r * term.0 * (*slope - mean);
+                        *turn *= *slope;
+                    }
+                    term.0 = *slope;
+                }
+                if !tile.d_query.is_empty() {
+                    shape.add_terms(row_mut(tile.d_query, head, group), terms.iter().copied());
+                }
             }
-            for ((slope, term), source) in slopes.iter_mut().zip(&mut terms).zip(tile.sources) {
-                *slope = source.inverse_rms[token] * term.0 * (*slope - mean);
-                term.0 = *slope;
-            }
-            if !tile.d_query.is_empty() {
-                add_terms(tile.d_query, terms.iter().copied());
-            }
+            add_heads(turns, count);
         }
+    }
+}
+
+/// Adds what all heads have to the first one's.
+#[inline(always)]
+pub(super) fn add_heads(turns: &mut [f32], count: usize) {
+    let (first, others) = turns.split_at_mut(count);
+    for other in others.chunks_exact(count) {
+        add_scaled(first, 1.0, other);
     }
 }
 
@@ -180,6 +221,8 @@ pub(super) struct CollectTile<'a> {
     pub position: usize,
     /// Of its readers.
     pub pulls: &'a [Pull],
+    /// The tile of what the sum begins with, where that is not zero.
+    pub start: Option<&'a [f32]>,
     /// Whether `gradient` holds a part of the sum already.
     pub is_carried: bool,
     pub gradient: &'a mut [f32],
@@ -189,33 +232,38 @@ pub(super) struct CollectTile<'a> {
 
 simd! {
     /// Adds up what the readers of a source want of it.
-    pub(super) fn collect(form: Form, tile: CollectTile<'_>, width: usize) {
+    pub(super) fn collect(form: Form, tile: CollectTile<'_>, shape: Shape) {
+        let (width, group) = (shape.width, shape.group());
         let mut terms = Vec::with_capacity(2 * GROUP);
         for (run, gradients) in tile.gradient.chunks_mut(RUN * width).enumerate() {
             let first = tile.first + run * RUN;
             for (t, gradient) in gradients.chunks_exact_mut(width).enumerate() {
                 let mut sum = 0.0;
                 for pull in tile.pulls {
-                    let at = pull.index(first + t, tile.position);
-                    sum += pull.slopes[at] * pull.reading.logits[at];
+                    sum += pull.turns[pull.index(first + t, tile.position)];
                 }
-                if !tile.is_carried {
-                    gradient.fill(0.0);
+                match tile.start {
+                    Some(start) => gradient.copy_from_slice(row(start, run * RUN + t, width)),
+                    None if !tile.is_carried => gradient.fill(0.0),
+                    None => {}
                 }
                 let along_source = -sum * tile.source.inverse_rms[first + t] / width as f32;
                 add_scaled(gradient, along_source, row(tile.source.rows, first + t, width));
             }
             for pulls in tile.pulls.chunks(GROUP) {
                 for (t, gradient) in gradients.chunks_exact_mut(width).enumerate() {
-                    terms.clear();
-                    for pull in pulls {
-                        let at = pull.index(first + t, tile.position);
-                        terms.push((pull.reading.weights[at], row(&pull.gradient, first + t, width)));
-                        if !pull.query.is_empty() {
-                            terms.push((pull.slopes[at], &pull.query));
+                    for (head, gradient) in gradient.chunks_exact_mut(group).enumerate() {
+                        terms.clear();
+                        for pull in pulls {
+                            let at = pull.index(first + t, tile.position) + head * pull.sources;
+                            let wanted = row(&pull.gradient, first + t, width);
+                            terms.push((pull.weights[at], row(wanted, head, group)));
+                            if !pull.query.is_empty() {
+                                terms.push((pull.slopes[at], row(&pull.query, head, group)));
+                            }
                         }
+                        shape.add_terms(gradient, terms.iter().copied());
                     }
-                    add_terms(gradient, terms.iter().copied());
                 }
             }
         }
@@ -227,7 +275,7 @@ simd! {
 
 /// `d_x` of `gain * x / rms(x)`, and what it adds to `d_gain`.
 #[inline(always)]
-fn norm_backward(
+pub(super) fn norm_backward(
     d_x: &mut [f32],
     d_gain: &mut [f32],
     d_y: &[f32],
@@ -252,56 +300,4 @@ fn add(y: &mut [f32], a: &[f32], b: &[f32]) {
     for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
         *y = a + b;
     }
-}
-
-/// Columns that [`add_terms`] keeps in registers.
-const COLUMNS: usize = 64;
-
-/// `y += sum_i a_i x_i`.
-#[inline(always)]
-fn add_terms<'a>(y: &mut [f32], terms: impl Iterator<Item = (f32, &'a [f32])> + Clone) {
-    let mut chunks = y.chunks_exact_mut(COLUMNS);
-    let mut start = 0;
-    for y in &mut chunks {
-        let mut sums = [0.0; COLUMNS];
-        for (a, x) in terms.clone() {
-            let x = &x[start..start + COLUMNS];
-            for j in 0..COLUMNS {
-                sums[j] += a * x[j];
-            }
-        }
-        for j in 0..COLUMNS {
-            y[j] += sums[j];
-        }
-        start += COLUMNS;
-    }
-    let rest = chunks.into_remainder();
-    for (a, x) in terms {
-        add_scaled(rest, a, &x[start..]);
-    }
-}
-
-/// `weights = softmax(logits)`.
-#[inline(always)]
-fn softmax(weights: &mut [f32], logits: &[f32]) {
-    let most = logits.iter().fold(f32::NEG_INFINITY, |most, logit| most.max(*logit));
-    for (weight, logit) in weights.iter_mut().zip(logits) {
-        *weight = exp(logit - most);
-    }
-    let sum: f32 = weights.iter().sum();
-    for weight in weights {
-        *weight /= sum;
-    }
-}
-
-/// The row of a token.
-#[inline(always)]
-fn row(rows: &[f32], index: usize, width: usize) -> &[f32] {
-    &rows[index * width..][..width]
-}
-
-/// The row of a token, to be written.
-#[inline(always)]
-fn row_mut(rows: &mut [f32], index: usize, width: usize) -> &mut [f32] {
-    &mut rows[index * width..][..width]
 }
