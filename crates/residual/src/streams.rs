@@ -4,7 +4,7 @@
 use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::Cost;
-use crate::probe::{Place, Signal, show, show_streams};
+use crate::probe::{Place, Signal, show, show_streams, steer_per_stream};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
 use crate::traversal::Traversal;
@@ -43,6 +43,16 @@ impl Mix {
         show_streams(traversal, place, Signal::PoolWeights, || self.pre.clone().unsqueeze_dim(3));
         show_streams(traversal, place, Signal::Mixing, || self.res.clone());
         show_streams(traversal, place, Signal::Gates, || self.post.clone().unsqueeze_dim(3));
+    }
+
+    /// What the probe makes of the weights.
+    fn steered(self, site: Site, traversal: &mut Traversal) -> Self {
+        let place = Place::Site(site);
+        Self {
+            pre: steer_per_stream(traversal, place, Signal::PoolWeights, self.pre),
+            res: traversal.steer(place, Signal::Mixing, self.res),
+            post: steer_per_stream(traversal, place, Signal::Gates, self.post),
+        }
     }
 
     /// `h = sum_i pre_i H_i`.
@@ -102,7 +112,7 @@ impl<M: Mixer> Residual for MixedStreams<M> {
     }
 
     fn read(&self, site: Site, streams: &Tensor<4>, traversal: &mut Traversal) -> Read<Mix> {
-        let mix = self.sites[site.index].mix(streams);
+        let mix = self.sites[site.index].mix(streams).steered(site, traversal);
         let h = mix.read(streams.clone());
         show(traversal, Place::Site(site), Signal::Reading, || h.clone());
         mix.show(site, traversal);
@@ -117,7 +127,8 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         output: Tensor<3>,
         traversal: &mut Traversal,
     ) -> Tensor<4> {
-        let streams = mix.write(streams, output);
+        let streams =
+            traversal.steer(Place::Site(site), Signal::Streams, mix.write(streams, output));
         show_streams(traversal, Place::Site(site), Signal::Streams, || streams.clone());
         streams
     }
