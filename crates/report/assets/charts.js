@@ -85,9 +85,13 @@ const hadalCharts = (() => {
     const places = chart.data.flatMap(trace => trace.x ?? []);
     if (x.type === 'linear' && places.every(Number.isInteger) && Math.max(...places.slice(0, 1e4)) - Math.min(...places.slice(0, 1e4)) <= 12) x.dtick = 1;
     if (heat) { x.showgrid = y.showgrid = false; x.constrain = y.constrain = 'domain'; }
+    // Places in groups, such as blocks, are parted.
+    const parting = (starts, along) => (starts ?? []).map(start => ({ type: 'line', layer: 'above', line: { color: css('--paper'), width: 1.5 },
+      ...(along === 'x' ? { xref: 'x', yref: 'paper', x0: start - 0.5, x1: start - 0.5, y0: 0, y1: 1 } : { xref: 'paper', yref: 'y', y0: start - 0.5, y1: start - 0.5, x0: 0, x1: 1 }) }));
+    const shapes = heat ? [...parting(chart.x.groups, 'x'), ...parting(chart.y.groups, 'y')] : [];
     const longest = Math.max(0, ...named(state, chart).map(trace => plain(brief(trace.name)).length));
     const size = paper ? { width: width(state), height: heat ? PAPER.heat : PAPER.height } : {};
-    return { ...size, xaxis: x, yaxis: y, margin: { l: 44, r: longest ? Math.min(14 + 6.4 * longest, 160) : 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
+    return { ...size, shapes, xaxis: x, yaxis: y, margin: { l: 44, r: longest ? Math.min(14 + 6.4 * longest, 160) : 14, t: 26, b: 40 }, modebar: { bgcolor: 'rgba(0,0,0,0)', color: css('--soft'), activecolor: css('--accent') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
       font: { family: 'system-ui, sans-serif', color: css('--ink'), size: 12 }, showlegend: false, barmode: 'group', boxmode: 'group', bargap: 0.25,
       hovermode: !heat && chart.data[0].mode?.startsWith('lines') && series <= 8 ? 'x unified' : 'closest',
       hoverlabel: { bgcolor: css('--paper'), bordercolor: css('--line'), font: { color: css('--ink'), size: 12 } },

@@ -79,6 +79,21 @@ pub trait Probe {
     fn tap(&mut self, _site: Site, output: Tensor<3>) -> Tensor<3> {
         output
     }
+
+    /// Whether [`Probe::steer`] changes anything. The traversal then goes step by step, as if it were watched.
+    fn steers(&self) -> bool {
+        false
+    }
+
+    /// What the policy goes on with in place of something it computed: a signal that policies with streams let a probe
+    /// change, which is [`Signal::PoolWeights`], [`Signal::Gates`], [`Signal::Mixing`] or [`Signal::Streams`]. Signals
+    /// are shown as they were steered.
+    ///
+    /// # Shapes
+    /// - `value` and what is returned: those of the [`Signal`]
+    fn steer(&mut self, _place: Place, _signal: Signal, value: Tensor<4>) -> Tensor<4> {
+        value
+    }
 }
 
 /// Keeps every signal of the wanted kinds.
@@ -140,6 +155,22 @@ pub(crate) fn show_per_stream(
     show_streams(traversal, place, signal, || value().unsqueeze_dim(3));
 }
 
+/// What the probe makes of one number per stream and token.
+///
+/// # Shapes
+/// - `value` and output: `[batch, time, streams]`
+pub(crate) fn steer_per_stream(
+    traversal: &mut Traversal,
+    place: Place,
+    signal: Signal,
+    value: Tensor<3>,
+) -> Tensor<3> {
+    match traversal.steers() {
+        true => traversal.steer(place, signal, value.unsqueeze_dim(3)).squeeze_dim(3),
+        false => value,
+    }
+}
+
 /// Records a signal that already has its stream axis if the probe wants it.
 pub(crate) fn show_streams(
     traversal: &mut Traversal,
@@ -149,5 +180,67 @@ pub(crate) fn show_streams(
 ) {
     if traversal.wants(signal) {
         traversal.record(place, signal, value());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policies::ResidualConfig;
+    use crate::testing::{Stand, dimensions, drawn, normal, values, watching};
+    use crate::weights::Weights;
+    use burn::tensor::Device;
+
+    /// What four hyper-connected streams come to when a probe is at work.
+    fn run(probe: &mut Thief) -> Vec<f32> {
+        let dimensions = dimensions(4, 2);
+        let config: ResidualConfig = "hc".parse().unwrap();
+        let mut at = |name: &str, shape: &[usize]| Some(drawn(name, shape));
+        let policy = config.init(&dimensions, &mut Weights::stored(&mut at, &Device::flex()));
+        let embedding = normal("embedding", [1, 2, 4]);
+        values(policy.traverse(embedding, &mut Stand::new(&dimensions), &mut watching(probe)))
+    }
+
+    /// Takes the streams away behind a site, and watches.
+    struct Thief {
+        site: usize,
+        seen: Recorder,
+    }
+
+    impl Probe for Thief {
+        fn wants(&self, signal: Signal) -> bool {
+            self.seen.wants(signal)
+        }
+
+        fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>) {
+            self.seen.record(place, signal, value);
+        }
+
+        fn steers(&self) -> bool {
+            true
+        }
+
+        fn steer(&mut self, place: Place, signal: Signal, value: Tensor<4>) -> Tensor<4> {
+            match (place, signal) {
+                (Place::Site(Site { index }), Signal::Streams) if index == self.site => value * 0.0,
+                _ => value,
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_steered_flows_on_and_is_what_is_shown() {
+        let mut thief = Thief { site: 3, seen: Recorder::of(&[Signal::Streams]) };
+        assert!(run(&mut thief).iter().all(|x| *x == 0.0));
+        let last = thief.seen.get(Place::Site(Site::new(3)), Signal::Streams).unwrap();
+        assert!(values(last).iter().all(|x| *x == 0.0));
+        let mut nobody = Thief { site: 9, seen: Recorder::of(&[Signal::Streams]) };
+        assert!(run(&mut nobody).iter().any(|x| *x != 0.0));
+    }
+
+    #[test]
+    fn a_probe_that_steers_needs_to_want_nothing() {
+        let mut thief = Thief { site: 3, seen: Recorder::default() };
+        assert!(run(&mut thief).iter().all(|x| *x == 0.0));
     }
 }

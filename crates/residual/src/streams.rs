@@ -8,7 +8,7 @@ use crate::fused::{Fused, FusedOptions, Junction, gain, join};
 use crate::manifold::GatedReadOut;
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{Cost, Update};
-use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
+use crate::probe::{Place, Signal, show, show_per_stream, show_streams, steer_per_stream};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
 use crate::traversal::Traversal;
@@ -66,6 +66,16 @@ impl Mix {
             }
         });
         show_per_stream(traversal, place, Signal::Gates, || self.post.clone());
+    }
+
+    /// What the probe makes of the weights of writing and mixing.
+    fn steered(self, site: Site, traversal: &mut Traversal) -> Self {
+        let place = Place::Site(site);
+        Self {
+            res: self.res.map(|res| traversal.steer(place, Signal::Mixing, res)),
+            post: steer_per_stream(traversal, place, Signal::Gates, self.post),
+            ..self
+        }
     }
 
     /// `H'_i = sum_j res_ij H_j + post_i f`.
@@ -197,8 +207,9 @@ impl<M: Mixer> Residual for MixedStreams<M> {
     }
 
     fn read(&self, site: Site, state: &StreamState, traversal: &mut Traversal) -> Read<Mix> {
-        let mix = self.sites[site.index].mix(&state.streams);
-        let pre = state.handed_on.as_ref().unwrap_or(&mix.pre);
+        let mix = self.sites[site.index].mix(&state.streams).steered(site, traversal);
+        let pre = state.handed_on.as_ref().unwrap_or(&mix.pre).clone();
+        let pre = steer_per_stream(traversal, Place::Site(site), Signal::PoolWeights, pre);
         let h = weighted(pre.clone(), state.streams.clone());
         show(traversal, Place::Site(site), Signal::Reading, || h.clone());
         show_per_stream(traversal, Place::Site(site), Signal::PoolWeights, || pre.clone());
@@ -215,7 +226,8 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         traversal: &mut Traversal,
     ) -> StreamState {
         let handed_on = state.handed_on.map(|_| mix.pre.clone());
-        let streams = mix.write(state.streams, output);
+        let written = mix.write(state.streams, output);
+        let streams = traversal.steer(Place::Site(site), Signal::Streams, written);
         show_streams(traversal, Place::Site(site), Signal::Streams, || streams.clone());
         StreamState { streams, handed_on }
     }

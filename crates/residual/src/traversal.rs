@@ -18,9 +18,22 @@ pub struct Traversal<'a> {
 }
 
 impl Traversal<'_> {
-    /// Whether the probe wants anything at all.
+    /// Whether the probe wants or changes anything at all.
     pub(crate) fn is_watched(&self) -> bool {
-        Signal::ALL.iter().any(|&signal| self.wants(signal))
+        self.steers() || Signal::ALL.iter().any(|&signal| self.wants(signal))
+    }
+
+    /// Whether the probe changes what flows.
+    pub(crate) fn steers(&self) -> bool {
+        self.probe.as_ref().is_some_and(|probe| probe.steers())
+    }
+
+    /// What goes on in place of a value, see [`Probe::steer`].
+    pub(crate) fn steer(&mut self, place: Place, signal: Signal, value: Tensor<4>) -> Tensor<4> {
+        match &mut self.probe {
+            Some(probe) if probe.steers() => probe.steer(place, signal, value),
+            _ => value,
+        }
     }
 
     /// Whether a signal should be recorded.

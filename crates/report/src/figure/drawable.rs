@@ -4,6 +4,8 @@ use super::{Axis, Bars, Boxes, Figure, Line, Marks, Points, Quartiles, Scale};
 
 /// More points than this are not seen on any screen.
 pub const POINTS: usize = 2000;
+/// A heat map is constant if its values differ by less than this share of the largest.
+const CONSTANT: f64 = 1e-3;
 
 /// The drawable part of a figure; `None` if there is none.
 ///
@@ -63,10 +65,13 @@ pub fn heat_range<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Option<(
         _ => &[],
     });
     let finite = cells.flatten().flatten().copied().filter(|value| value.is_finite());
-    finite.fold(None, |range, value| {
+    let (low, high) = finite.fold(None, |range, value| {
         let (low, high) = range.unwrap_or((value, value));
         Some((f64::min(low, value), f64::max(high, value)))
-    })
+    })?;
+    // Colours of a map that is all but constant would show rounding, so they begin at zero.
+    let constant = high - low < CONSTANT * high.abs().max(low.abs());
+    Some(if constant { (low.min(0.0), high.max(0.0)) } else { (low, high) })
 }
 
 fn fits(value: f64, scale: Scale) -> bool {

@@ -72,6 +72,9 @@ pub struct Axis {
     /// Names of the places 0, 1, 2, .. of an axis that is not a number line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
+    /// Places at which a new group begins, such as a block; heat maps are parted there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<usize>,
 }
 
 impl Axis {
@@ -93,6 +96,11 @@ impl Axis {
     /// With named places.
     pub fn categories(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { categories: names.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// With places in groups, by the first place of each but the first.
+    pub fn groups(self, starts: impl IntoIterator<Item = usize>) -> Self {
+        Self { groups: starts.into_iter().collect(), ..self }
     }
 }
 

@@ -155,7 +155,11 @@ fn axis(axis: &super::Axis) -> Value {
         Scale::Linear => "linear",
         Scale::Log => "log",
     };
-    json!({ "title": axis.title(), "type": kind })
+    let mut value = json!({ "title": axis.title(), "type": kind });
+    if !axis.groups.is_empty() {
+        value["groups"] = json!(axis.groups);
+    }
+    value
 }
 
 /// The area between a band's ends, as two curves without a line.

@@ -32,11 +32,19 @@ pub enum Kind {
     Skips,
     /// How many streams count, how alike they are, and what their mixers do.
     Streams,
+    /// How much of each earlier output is in what each sub-layer reads.
+    Connectivity,
+    /// How many directions the tokens of a sequence span.
+    Collapse,
+    /// What fixed mixers and fewer weights cost.
+    Surgery,
+    /// Predictions without a stream, and with another one put back.
+    Rescue,
 }
 
 impl Kind {
     /// Every diagnostic, in the order of the report.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Output,
         Self::Gradients,
         Self::Writes,
@@ -49,6 +57,10 @@ impl Kind {
         Self::Sink,
         Self::Skips,
         Self::Streams,
+        Self::Connectivity,
+        Self::Collapse,
+        Self::Surgery,
+        Self::Rescue,
     ];
 
     /// Its name on the command line.
@@ -66,6 +78,10 @@ impl Kind {
             Self::Sink => "sink",
             Self::Skips => "skips",
             Self::Streams => "streams",
+            Self::Connectivity => "connectivity",
+            Self::Collapse => "collapse",
+            Self::Surgery => "surgery",
+            Self::Rescue => "rescue",
         }
     }
 }

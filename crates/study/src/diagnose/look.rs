@@ -108,7 +108,7 @@ pub(crate) fn look(
     let models = Models { learning: decoder, plain: &plain, variant };
     let batches = samples.batches(options.batches);
     let mut way = Way { notes, entry: Entry::default(), observer, done: 0, all: 0 };
-    let all = diagnostics(&plain, samples, options);
+    let all = diagnostics(&plain, variant, samples, options);
     let kinds: Vec<Kind> = all.iter().map(|(kind, _)| *kind).collect();
     let mut works: Vec<Work> = all
         .into_iter()

@@ -5,6 +5,8 @@
 //! passes of their own, one after another, so that little is in memory at a time. See `docs/diagnose.md` for what each figure means.
 
 mod activations;
+mod collapse;
+mod connectivity;
 mod diagnostic;
 mod distance;
 mod distribution;
@@ -17,6 +19,7 @@ pub(crate) mod identity;
 mod journal;
 mod kind;
 mod lanes;
+mod least_squares;
 mod look;
 mod mixer;
 mod observer;
@@ -25,12 +28,15 @@ mod overlay;
 mod page;
 mod plan;
 mod removal;
+mod rescue;
 mod sink;
 mod skips;
 mod spectrum;
+mod steer;
 mod streams;
 mod summary;
 mod sums;
+mod surgery;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -39,6 +45,8 @@ mod watch;
 mod writes;
 mod xiong;
 
+pub use collapse::{CollapseSummary, TokenRanks};
+pub use connectivity::ConnectivitySummary;
 pub use error::DiagnoseError;
 pub(crate) use files::Files;
 pub use files::{PAGE, write};
@@ -48,10 +56,12 @@ pub use observer::Observer;
 pub use overlay::overlay;
 pub use page::{Context, next, page};
 pub use plan::{Plan, memory, plan};
+pub use rescue::{PairSummary, RescueSummary};
 pub use summary::{
     LanesSummary, Largest, MASSIVE, Removal, SkipsSummary, StreamsSummary, Summary, TokenSkips,
     USELESS,
 };
+pub use surgery::{MixersSummary, StandIn, SurgerySummary};
 pub use verdict::{CARRIES, HARDLY, SINK, UNEVEN, Verdict};
 
 pub(crate) use activations::SAMPLES;
@@ -63,6 +73,8 @@ pub(crate) use watch::watch;
 
 use crate::{Samples, Subject};
 use activations::Activations;
+use collapse::Collapse;
+use connectivity::Connectivity;
 use distribution::Distribution;
 use gradient::Gradient;
 use hadal_model::{Decoder, Variant};
@@ -73,10 +85,13 @@ use lanes::Lanes;
 use look::{Notes, look};
 use output::Output;
 use removal::Removals;
+use rescue::Rescue;
 use sink::Sink;
 use skips::Skips;
 use std::path::PathBuf;
+use steer::steerable;
 use streams::Streams;
+use surgery::Surgery;
 use writes::Writes;
 use xiong::Bounds;
 
@@ -162,6 +177,7 @@ pub fn diagnose_midway(midway: &Midway<'_>) -> Result<(Summary, PathBuf), Diagno
 /// The requested diagnostics for which the model has anything to show.
 fn diagnostics(
     decoder: &Decoder,
+    variant: Variant,
     samples: &Samples,
     options: &Options,
 ) -> Vec<(Kind, Box<dyn Diagnostic>)> {
@@ -170,6 +186,10 @@ fn diagnostics(
     let bounds = || Bounds::new(&config.residual, &config.dimensions());
     let lanes = lanes::parameters(decoder);
     let log_gain = lanes.as_ref().map_or(0.0, |(_, log_gain)| *log_gain);
+    let asks = [Kind::Surgery, Kind::Rescue].iter().any(|&kind| options.has(kind));
+    // A model that cannot read a token fails where the data is read, and says why.
+    let steerable = asks.then(|| steerable(decoder, variant).ok()).flatten().unwrap_or_default();
+    let streams = (steerable.streams > 1).then_some(steerable);
     (options.kinds().into_iter())
         .filter_map(|kind| -> Option<(Kind, Box<dyn Diagnostic>)> {
             let diagnostic: Box<dyn Diagnostic> = match kind {
@@ -188,6 +208,12 @@ fn diagnostics(
                 Kind::Sink => Box::new(Sink::new(blocks)),
                 Kind::Skips => Box::new(Skips::new(config, samples.tokenizer())),
                 Kind::Streams => Box::new(Streams::new(blocks)),
+                Kind::Connectivity => {
+                    Box::new(Connectivity::new(config.residual.about().kind, blocks))
+                }
+                Kind::Collapse => Box::new(Collapse::new(blocks)),
+                Kind::Surgery => Box::new(Surgery::new(blocks, streams?)),
+                Kind::Rescue => Box::new(Rescue::new(blocks, streams?)),
             };
             Some((kind, diagnostic))
         })

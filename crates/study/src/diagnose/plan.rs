@@ -81,7 +81,7 @@ pub fn plan(
     options: &Options,
 ) -> Result<Plan, DiagnoseError> {
     let plain = subject.decoder.valid();
-    let all = diagnostics(&plain, samples, options);
+    let all = diagnostics(&plain, subject.variant(), samples, options);
     let batches = samples.batches(options.batches);
     let first = samples.batch(0)?;
     let (mut sequences, mut tokens) = (0, 0);
@@ -94,10 +94,17 @@ pub fn plan(
     let per_token = seconds(&plain, subject, &row)? / row.input.ids().len() as f64;
     let head = head_share(subject.model(), row.input.time())?;
     let passes: usize = all.iter().map(|(_, diagnostic)| diagnostic.passes()).sum();
+    let share = |kind: Kind| {
+        let most =
+            if kind == Kind::Surgery { super::surgery::POSITIONS } else { super::rescue::MOST };
+        (most as f64 / tokens.max(1) as f64).min(1.0)
+    };
     let worth = |kind: Kind, passes: usize| match kind {
         Kind::Gradients => LEARNING,
         // On average half of the blocks run again; the head always does.
         Kind::Removal => passes as f64 * (0.5 + 0.5 * head),
+        // Step by step, on a part of the data.
+        Kind::Surgery | Kind::Rescue => passes as f64 * WATCHED * share(kind),
         _ => 0.0,
     };
     let forward = WATCHED + all.iter().map(|(kind, d)| worth(*kind, d.passes())).sum::<f64>();

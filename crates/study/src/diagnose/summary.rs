@@ -1,5 +1,9 @@
 //! The most telling numbers.
 
+use super::collapse::CollapseSummary;
+use super::connectivity::ConnectivitySummary;
+use super::rescue::RescueSummary;
+use super::surgery::SurgerySummary;
 use serde::{Deserialize, Serialize};
 
 /// The results of a diagnosis in brief.
@@ -46,6 +50,18 @@ pub struct Summary {
     /// What the streams are used for, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsSummary>,
+    /// Weights of the embedding and of outputs in what is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connectivity: Option<ConnectivitySummary>,
+    /// Directions that tokens span.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapse: Option<CollapseSummary>,
+    /// What fixed mixers and fewer weights cost, if there are streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surgery: Option<SurgerySummary>,
+    /// What predictions hang on, if there are streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rescue: Option<RescueSummary>,
 }
 
 /// What n streams are used for; means over tokens and sub-layers, unless it says otherwise.
@@ -178,6 +194,10 @@ impl Summary {
         take(&mut self.lanes, told.lanes);
         take(&mut self.skips, told.skips);
         take(&mut self.streams, told.streams);
+        take(&mut self.connectivity, told.connectivity);
+        take(&mut self.collapse, told.collapse);
+        take(&mut self.surgery, told.surgery);
+        take(&mut self.rescue, told.rescue);
     }
 
     /// Blocks without which the loss is as good or better.

@@ -1,11 +1,14 @@
 //! Small models for all of these tests, and what holds for any diagnosis.
 
 mod blocks;
+mod connectivity;
 mod interruption;
 mod policies;
 mod skips;
+mod steering;
 
 use super::diagnostic::{Diagnostic, Models};
+use super::steer::Steerable;
 use super::*;
 use burn::module::Module;
 use hadal_data::Batch;

@@ -42,6 +42,7 @@ impl Summary {
         let findings = [turns, self.of_the_dearest(), self.of_gradients(), self.of_activations()]
             .into_iter()
             .chain([self.of_the_sink(), self.of_skips()])
+            .chain(self.of_streams())
             .flatten();
         // What stands out comes first.
         let (striking, calm): (Vec<_>, Vec<_>) = findings.partition(|finding| finding.strikes);
@@ -151,6 +152,17 @@ impl Summary {
             "The first token gets {} of the attention in block {block}: heads look there when they have nothing to say",
             percent(share)
         )))
+    }
+
+    /// What surgery, rescue, token collapse and connectivity say.
+    fn of_streams(&self) -> [Option<Finding>; 4] {
+        let finding = |(words, strikes): (String, bool)| Finding { words, strikes };
+        [
+            self.surgery.as_ref().and_then(|found| found.sentence()).map(finding),
+            self.rescue.as_ref().and_then(|found| found.sentence()).map(finding),
+            self.collapse.as_ref().map(|found| found.sentence()).map(finding),
+            self.connectivity.as_ref().and_then(|found| found.sentence()).map(Finding::calm),
+        ]
     }
 
     fn of_skips(&self) -> Option<Finding> {

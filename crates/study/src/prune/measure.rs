@@ -32,10 +32,27 @@ pub(super) struct Costs {
 }
 
 /// Predictions of the whole model on one piece of data.
-struct Whole {
+pub(crate) struct Whole {
     /// `[positions, V]`
     logits: Vec<f32>,
     probabilities: Vec<f32>,
+}
+
+impl Whole {
+    /// Of these logits.
+    pub(crate) fn of(logits: Vec<f32>, vocabulary: usize) -> Self {
+        Self { probabilities: probabilities(&logits, vocabulary), logits }
+    }
+
+    pub(crate) fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// `KL(whole, other)`, summed over the positions that count.
+    pub(crate) fn divergence(&self, other: &[f32], batch: &Batch) -> f64 {
+        let vocabulary = self.logits.len() / batch.target.ids().len().max(1);
+        compare(self, other, batch, vocabulary).kl
+    }
 }
 
 /// Sums over positions.
@@ -115,8 +132,7 @@ fn measure_piece(
     }
     let mut recording = Recording::default();
     let logits = recorded(decoder, mode, piece, &[], &mut recording)?;
-    let probabilities = probabilities(&logits, vocabulary);
-    let whole = Whole { logits, probabilities };
+    let whole = Whole::of(logits, vocabulary);
     let whole_sums = compare(&whole, &whole.logits, piece, vocabulary);
     course.ledger.put(&name, &[], &Ok(whole_sums));
     let common = in_common(cuts);
@@ -262,7 +278,7 @@ mod tests {
         let ln = |x: f64| x.ln() as f32;
         let full = vec![ln(0.5) + 3.0, ln(0.25) + 3.0, ln(0.25) + 3.0];
         let other = vec![ln(0.25) - 7.0, ln(0.25) - 7.0, ln(0.5) - 7.0];
-        let whole = Whole { probabilities: probabilities(&full, 3), logits: full };
+        let whole = Whole::of(full, 3);
         let sums = compare(&whole, &other, &batch(&[2], &[]), 3);
         let expected = 0.5 * 2f64.ln() - 0.25 * 2f64.ln();
         assert!((sums.kl - expected).abs() < 1e-6, "{} is not {expected}", sums.kl);

@@ -43,6 +43,7 @@ pub use file::{FileHash, Source, SourceKind};
 pub use halves::MeasuredOn;
 pub(crate) use halves::hash_into;
 pub use measure::Cost;
+pub(crate) use measure::Whole;
 pub use plan::{Memory, Outcome, Plan, Request, plan};
 pub use plan_file::read_plan;
 pub use probes::{ProbeResult, SampleText};

@@ -194,6 +194,29 @@ impl Picture<'_> {
             });
             chart.draw_series(drawn)?;
         }
+        self.partitions(chart, values)
+    }
+
+    /// Lines between the groups of a heat map's places, as far as there are cells on both sides.
+    fn partitions<B: DrawingBackend>(
+        &self,
+        chart: &mut Chart<'_, B>,
+        values: &[Vec<Option<f64>>],
+    ) -> Drawn<B> {
+        let style = WHITE.stroke_width(self.px(2) as u32);
+        let columns = values.iter().map(Vec::len).max().unwrap_or(0);
+        let upright = self.figure.x.groups.iter().filter(|&&place| place < columns);
+        let upright = upright.map(|&place| {
+            let x = place as f64 - 0.5;
+            vec![(x, -0.5), (x, values.len() as f64 - 0.5)]
+        });
+        let level = self.figure.y.groups.iter().filter(|&&place| place < values.len());
+        let level = level.map(|&place| {
+            let y = place as f64 - 0.5;
+            vec![(-0.5, y), (columns as f64 - 0.5, y)]
+        });
+        let lines: Vec<_> = upright.chain(level).collect();
+        chart.draw_series(lines.into_iter().map(|ends| PathElement::new(ends, style)))?;
         Ok(())
     }
 
@@ -224,7 +247,9 @@ impl Picture<'_> {
         let font = self.font(13, FAINT);
         let (width, _) = area.estimate_text_size(&text, &font)?;
         let x = area.dim_in_pixel().0 as i32 - self.px(16) - width as i32;
-        area.draw_text(&text, &font, (x, height as i32 - self.px(28)))
+        // In a narrow picture the axis' name is there.
+        let y = if self.is_matrix() { -self.px(26) } else { height as i32 - self.px(28) };
+        area.draw_text(&text, &font, (x, y))
     }
 }
 

@@ -16,6 +16,10 @@ use std::sync::Once;
 /// Width in pixels of an SVG; a PNG has twice as many.
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 540;
+/// A matrix has square cells.
+const MATRIX: (u32, u32) = (680, 680);
+/// Room for the scale of colours beside a heat map.
+const COLOURS: u32 = 120;
 const INK: RGBColor = RGBColor(0x1f, 0x25, 0x30);
 const FAINT: RGBColor = RGBColor(0x6b, 0x72, 0x80);
 const GRID: RGBColor = RGBColor(0xe6, 0xe8, 0xec);
@@ -39,7 +43,7 @@ pub enum PictureError {
 pub fn svg(figure: &Figure, shared: Shared<'_>) -> Result<String, PictureError> {
     let picture = Picture::new(figure, shared, 1)?;
     let mut text = String::new();
-    picture.on(SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area())?;
+    picture.on(SVGBackend::with_string(&mut text, picture.size()).into_drawing_area())?;
     Ok(text)
 }
 
@@ -47,11 +51,12 @@ pub fn svg(figure: &Figure, shared: Shared<'_>) -> Result<String, PictureError> 
 pub fn png(figure: &Figure, shared: Shared<'_>) -> Result<Vec<u8>, PictureError> {
     let scale = SHARP * FINE;
     let picture = Picture::new(figure, shared, scale)?;
-    let (width, height) = (WIDTH as usize * scale, HEIGHT as usize * scale);
+    let (across, down) = picture.size();
+    let (width, height) = (across as usize * scale, down as usize * scale);
     let mut fine = vec![0; width * height * 3];
     let size = (width as u32, height as u32);
     picture.on(BitMapBackend::with_buffer(&mut fine, size).into_drawing_area())?;
-    encoded(&blended(&fine, width), WIDTH * SHARP as u32, HEIGHT * SHARP as u32)
+    encoded(&blended(&fine, width), across * SHARP as u32, down * SHARP as u32)
         .map_err(|error| picture.failed(error))
 }
 
@@ -104,6 +109,17 @@ impl<'a> Picture<'a> {
         PictureError::Drawing { name: self.figure.name.clone(), reason: reason.to_string() }
     }
 
+    /// Whether it is a heat map whose places are in groups both ways.
+    fn is_matrix(&self) -> bool {
+        let Figure { x, y, marks, .. } = &self.figure;
+        matches!(marks, Marks::Heat { .. }) && !x.groups.is_empty() && !y.groups.is_empty()
+    }
+
+    /// Width and height in pixels of an SVG.
+    fn size(&self) -> (u32, u32) {
+        if self.is_matrix() { MATRIX } else { (WIDTH, HEIGHT) }
+    }
+
     fn px(&self, size: u32) -> i32 {
         size as i32 * self.scale
     }
@@ -124,7 +140,7 @@ impl<'a> Picture<'a> {
         area.fill(&WHITE)?;
         let left = self.px(24);
         area.draw_text(
-            &shortened(&self.figure.title, 78),
+            &shortened(&self.figure.title, 78 * self.size().0 as usize / WIDTH as usize),
             &self.font(21, INK),
             (left, self.px(16)),
         )?;
@@ -191,7 +207,7 @@ impl<'a> Picture<'a> {
         let heat = matches!(self.figure.marks, Marks::Heat { .. });
         let (area, colours) = match heat {
             true => {
-                let (area, colours) = area.split_horizontally(self.px(WIDTH - 120));
+                let (area, colours) = area.split_horizontally(self.px(self.size().0 - COLOURS));
                 (area, Some(colours))
             }
             false => (area.clone(), None),
@@ -203,7 +219,10 @@ impl<'a> Picture<'a> {
             .margin_bottom(self.px(10))
             .margin_top(self.px(6))
             .x_label_area_size(self.px(52))
-            .y_label_area_size(self.px(if self.figure.y.categories.is_empty() { 70 } else { 130 }))
+            .y_label_area_size(self.px(match self.figure.y.categories.is_empty() {
+                false if !self.is_matrix() => 130,
+                _ => 70,
+            }))
             .build_cartesian_2d(x, y)?;
         let mut mesh = chart.configure_mesh();
         mesh.x_labels(x_ticks)
@@ -248,13 +267,16 @@ impl<'a> Picture<'a> {
         let places = lengths.chain([axis.categories.len()]).max().unwrap_or(1).max(1);
         // As many names as fit beside each other.
         let longest = (0..places).map(|i| axis.place(i).chars().count().min(16)).max().unwrap_or(1);
-        Ruler::places(axis, places, 104 / (longest + 2))
+        let room = 104 * self.size().0 as usize / WIDTH as usize;
+        Ruler::places(axis, places, room / (longest + 2))
     }
 
     fn vertical(&self) -> Ruler {
         let axis: &Axis = &self.figure.y;
         match &self.figure.marks {
-            Marks::Heat { values, .. } => Ruler::places(axis, values.len(), 14),
+            Marks::Heat { values, .. } => {
+                Ruler::places(axis, values.len(), if self.is_matrix() { 26 } else { 14 })
+            }
             marks => {
                 let values = marks::heights(marks);
                 let ruler = Ruler::new(axis, values.into_iter(), 6);

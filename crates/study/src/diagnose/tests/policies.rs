@@ -136,6 +136,8 @@ fn every_policy_can_be_diagnosed() {
             "write-angle",
             "reading-turn",
             "angular-distance",
+            "connectivity",
+            "token-rank",
             "removal-loss",
             "removal-perplexity",
             "massive-activations",
