@@ -1,14 +1,21 @@
 //! Whether a difference is more than luck: means with intervals, paired tests, corrections, and verdicts.
 
 mod bootstrap;
+mod boundary;
 mod median;
+mod normal;
+mod power;
+mod sequential;
 mod speedup;
 pub mod student;
 #[cfg(test)]
 mod tests;
 
 pub use bootstrap::RESAMPLES;
+pub use boundary::Spending;
 pub use median::{best, median, median_ratio};
+pub use power::{POWER, Power, power};
+pub use sequential::{Look, Looks, Rule, Sequential};
 pub use speedup::{Curve, SpeedUp, equal_loss_speedup, smoothed};
 
 use serde::Serialize;
@@ -61,6 +68,8 @@ pub struct Paired {
     pub left_out: usize,
     /// Mean of `a - b`; NaN if there are no pairs.
     pub mean_difference: f64,
+    /// Standard deviation of `a - b` over pairs, for two pairs or more.
+    pub sd: Option<f64>,
     /// 95 % confidence interval of that mean, by Student's t, for two pairs or more.
     pub interval95: Option<(f64, f64)>,
     /// Two-sided p-value of the paired t test, for two pairs or more.
@@ -89,21 +98,33 @@ pub struct Paired {
 pub fn paired(a: &[f64], b: &[f64], seed: u64) -> Paired {
     let differences: Vec<f64> =
         a.iter().zip(b).map(|(a, b)| a - b).filter(|difference| difference.is_finite()).collect();
-    let Summary { n, mean, sd, interval95, .. } = summary(&differences);
+    let one = paired_without_bootstrap(&differences);
+    let bootstrap = (one.n >= 2).then(|| bootstrap::bootstrap(&differences, seed));
+    Paired {
+        left_out: a.len().max(b.len()) - one.n,
+        bootstrap_interval95: bootstrap.map(|(interval, _)| interval),
+        p_bootstrap: bootstrap.map(|(_, p)| p),
+        ..one
+    }
+}
+
+/// The same of differences, by Student's t alone.
+fn paired_without_bootstrap(differences: &[f64]) -> Paired {
+    let Summary { n, left_out, mean, sd, interval95 } = summary(differences);
     let p_t = sd.map(|sd| match mean.abs() / (sd / (n as f64).sqrt()) {
         // There is no difference in any pair.
         t if t.is_nan() => 1.0,
         t => student::two_sided(t, (n - 1) as f64),
     });
-    let bootstrap = (n >= 2).then(|| bootstrap::bootstrap(&differences, seed));
     Paired {
         n,
-        left_out: a.len().max(b.len()) - n,
+        left_out,
         mean_difference: mean,
+        sd,
         interval95,
         p_t,
-        bootstrap_interval95: bootstrap.map(|(interval, _)| interval),
-        p_bootstrap: bootstrap.map(|(_, p)| p),
+        bootstrap_interval95: None,
+        p_bootstrap: None,
     }
 }
 
@@ -141,6 +162,8 @@ pub enum Verdict {
     Worse,
     /// The seeds differ as much as the policies do.
     NotDistinguishable,
+    /// No planned look has told them apart, and there may be more looks or not.
+    Undecided,
     /// One pair says nothing about luck.
     OneSeed,
     /// There is no pair.
@@ -153,23 +176,33 @@ impl fmt::Display for Verdict {
             Self::Better => "better",
             Self::Worse => "worse",
             Self::NotDistinguishable => "no difference seen",
+            Self::Undecided => "undecided",
             Self::OneSeed => "one seed: no interval",
             Self::NothingToCompare => "nothing to compare",
         })
     }
 }
 
+impl Verdict {
+    /// Whether the pairs do not tell the policies apart.
+    pub fn is_level(self) -> bool {
+        matches!(self, Self::NotDistinguishable | Self::Undecided)
+    }
+}
+
 /// Judges a difference by a p-value: `paired.p_t`, or its [`holm`] correction if there are several.
 pub fn verdict(paired: &Paired, p: Option<f64>, better: Better) -> Verdict {
+    match (paired.n, p) {
+        (0, _) => Verdict::NothingToCompare,
+        (1, _) | (_, None) => Verdict::OneSeed,
+        (_, Some(p)) => judged(paired, p, better, LEVEL).unwrap_or(Verdict::NotDistinguishable),
+    }
+}
+
+fn judged(paired: &Paired, p: f64, better: Better, level: f64) -> Option<Verdict> {
     let good = match better {
         Better::Lower => paired.mean_difference < 0.0,
         Better::Higher => paired.mean_difference > 0.0,
     };
-    match (paired.n, p) {
-        (0, _) => Verdict::NothingToCompare,
-        (1, _) | (_, None) => Verdict::OneSeed,
-        (_, Some(p)) if p < LEVEL && good => Verdict::Better,
-        (_, Some(p)) if p < LEVEL => Verdict::Worse,
-        _ => Verdict::NotDistinguishable,
-    }
+    (p < level).then_some(if good { Verdict::Better } else { Verdict::Worse })
 }

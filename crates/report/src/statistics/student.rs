@@ -87,7 +87,7 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
 }
 
 /// Logarithm of the gamma function for positive numbers: Stirling's series after a shift.
-fn ln_gamma(x: f64) -> f64 {
+pub(super) fn ln_gamma(x: f64) -> f64 {
     // Bernoulli numbers over 2k (2k - 1); from 12 on the first omitted term is below 1e-16.
     const SERIES: [f64; 7] = [
         1.0 / 12.0,

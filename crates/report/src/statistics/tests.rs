@@ -18,10 +18,14 @@ fn close(ours: f64, theirs: f64, relative: f64) {
 }
 
 /// Normal numbers by Box and Muller.
-struct Normal(Draw);
+pub(super) struct Normal(Draw);
 
 impl Normal {
-    fn next(&mut self) -> f64 {
+    pub(super) fn new(state: u64) -> Self {
+        Self(Draw { state })
+    }
+
+    pub(super) fn next(&mut self) -> f64 {
         let mut uniform = || (self.0.next() >> 11) as f64 / (1u64 << 53) as f64;
         let (radius, angle) = (1.0 - uniform(), uniform());
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
