@@ -9,6 +9,7 @@ pub(crate) type Home<T> = LocalKey<Cell<T>>;
 
 /// A thread's memory in the hands of one task; a task that runs inside another one finds none and makes
 /// its own.
+#[derive(Debug)]
 pub(crate) struct Lent<T: Default + 'static> {
     value: T,
     home: &'static Home<T>,

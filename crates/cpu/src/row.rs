@@ -115,7 +115,7 @@ impl Normed<'_> {
 
 /// `sum_j a_j b_j c_j`.
 #[inline(always)]
-fn triple_dot(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
+pub(crate) fn triple_dot(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
     const LANES: usize = 8;
     const STEP: usize = 4 * LANES;
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<STEP>(), b.as_chunks::<STEP>());

@@ -1,7 +1,9 @@
 //! Skipping: a policy whose gate is known before a sub-layer runs can leave out tokens for which it is small.
 
 use crate::policy::{InvalidPolicy, PolicyConfig};
+use crate::probe::{Place, Signal, show};
 use crate::site::{Dimensions, Site, SubLayerKind};
+use crate::traversal::Traversal;
 use burn::tensor::{Bool, Tensor, TensorData};
 use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
@@ -209,6 +211,55 @@ pub(crate) fn judge(rule: &Skip, site: Site, gates: &Tensor<3>) -> Verdict {
         Tensor::from_data(TensorData::new(off, gates.dims()), &gates.device())
     });
     Verdict { route, taken_off }
+}
+
+/// How far each stream opens to a write, and which tokens skip it.
+pub struct Opening {
+    /// `[B, T, n]`
+    pub(crate) gates: Tensor<3>,
+    /// `[B, T, 1]`
+    pub(crate) skipped: Option<Tensor<3, Bool>>,
+}
+
+/// Closes the gates of streams by a rule, if there is one, and returns which tokens run: the widest gate decides.
+pub(crate) fn open(
+    rule: Option<Skip>,
+    site: Site,
+    gates: Tensor<3>,
+    traversal: &mut Traversal,
+) -> (Opening, Option<Route>) {
+    let Some(rule) = rule else { return (Opening { gates, skipped: None }, None) };
+    let widest = gates.clone().max_dim(2);
+    let Verdict { route, taken_off } = judge(&rule, site, &widest);
+    let skipped = route.as_ref().map(|route| skipped(route, &widest));
+    show(traversal, Place::Site(site), Signal::Skipped, || match &skipped {
+        Some(skipped) => skipped.clone().float(),
+        None => widest.zeros_like(),
+    });
+    let gates = match taken_off {
+        Some(taken_off) => gates * ((widest.clone() - taken_off) / widest),
+        None => gates,
+    };
+    (Opening { gates, skipped }, route)
+}
+
+/// What streams become, except that those of tokens that skip stay as they were.
+///
+/// # Shapes
+/// - `before`, `after` and output: `[B, T, n, d]`
+/// - `skipped`: `[B, T, 1]`
+pub(crate) fn unless_skipped(
+    skipped: Option<Tensor<3, Bool>>,
+    before: Tensor<4>,
+    after: Tensor<4>,
+) -> Tensor<4> {
+    match skipped {
+        None => after,
+        Some(skipped) => {
+            let skipped = skipped.unsqueeze_dim::<4>(3).expand(before.dims());
+            after.mask_where(skipped, before)
+        }
+    }
 }
 
 /// True where a token skips. `[B, T, 1]`, like the gates.

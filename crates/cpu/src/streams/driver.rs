@@ -238,7 +238,8 @@ impl<P: Policy> Stream for Carried<P> {
         if policy.keeps_write(junction) {
             assert_eq!(rows_of(&level.write).len(), tokens * width, "the write, as it was");
         }
-        let split = policy.split(junction, params);
+        let mut split = policy.split(junction, params);
+        policy.prepare_backward(&mut split);
 
         let fresh = self.gradient.is_none();
         // SAFETY: a fresh gradient is cleared tile by tile.

@@ -57,7 +57,6 @@
 //! place, too.
 
 mod backward;
-mod decision;
 mod forward;
 mod gate;
 mod layout;

@@ -7,7 +7,10 @@
 
 mod additive;
 mod attnres;
+mod ddl;
+mod decision;
 mod driver;
+mod gr;
 pub mod mgr;
 mod mixing;
 mod nag;
@@ -19,6 +22,8 @@ mod tiles;
 
 pub use additive::{Additive, AdditiveStep};
 pub use attnres::{AttnRes, AttnResJunction, DeltaAttnRes, DeltaJunction};
+pub use ddl::{Ddl, DdlSettings, Target};
+pub use gr::{Gr, GrSettings};
 pub use mixing::{Mixing, MixingForm, MixingGates, MixingKind, MixingReadOut};
 pub use nag::Nag;
 pub use siamese::Siamese;

@@ -20,15 +20,12 @@ use crate::pool::{Pooled, Source, pool};
 use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
-use crate::skip::{
-    SkippedKeys, Skipping, StepMode, Thresholds, Verdict, is_default, judge, skipped,
-};
+use crate::skip::{Opening, SkippedKeys, Skipping, StepMode, Thresholds, is_default, open};
 use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::Tensor;
 use gate::{IndependentStart, MultiGateKind, StreamGate, scaled};
-use hadal_cpu::Route;
 use hadal_cpu::streams::Skip;
 use hadal_cpu::streams::mgr::{self, Gate, Mgr, Settings};
 use serde::{Deserialize, Serialize};
@@ -226,42 +223,9 @@ pub struct MultiGate {
     skipping: Option<Skipping>,
 }
 
-/// How far each stream moves towards a write, and which tokens skip it.
-pub struct Opening {
-    /// `[B, T, n]`
-    gates: Tensor<3>,
-    /// `[B, T, 1]`
-    skipped: Option<Tensor<3, Bool>>,
-}
-
 impl MultiGate {
     fn rule(&self, sites: impl Iterator<Item = Site>, mode: &StepMode) -> Option<Skip> {
         Some(self.skipping.as_ref()?.rule(sites, &mode.forced))
-    }
-
-    /// Closes gates by the rule, and returns which tokens run.
-    fn decide(
-        &self,
-        site: Site,
-        gates: Tensor<3>,
-        traversal: &mut Traversal,
-    ) -> (Opening, Option<Route>) {
-        let sites = self.norms.len();
-        let Some(rule) = self.rule((0..sites).map(Site::new), traversal.mode) else {
-            return (Opening { gates, skipped: None }, None);
-        };
-        let widest = gates.clone().max_dim(2);
-        let Verdict { route, taken_off } = judge(&rule, site, &widest);
-        let skipped = route.as_ref().map(|route| skipped(route, &widest));
-        show(traversal, Place::Site(site), Signal::Skipped, || match &skipped {
-            Some(skipped) => skipped.clone().float(),
-            None => widest.zeros_like(),
-        });
-        let gates = match taken_off {
-            Some(taken_off) => gates * ((widest.clone() - taken_off) / widest),
-            None => gates,
-        };
-        (Opening { gates, skipped }, route)
     }
 
     fn gate(&self, site: Site) -> Option<&StreamGate> {
@@ -299,7 +263,10 @@ impl Residual for MultiGate {
         if let Some(gates) = &gates {
             show_per_stream(traversal, place, Signal::Gates, || gates.clone());
         }
-        let decision = gates.map(|gates| self.decide(site, gates, traversal));
+        let decision = gates.map(|gates| {
+            let rule = self.rule((0..self.norms.len()).map(Site::new), traversal.mode);
+            open(rule, site, gates, traversal)
+        });
         let (ticket, route) = decision.map_or((None, None), |(open, route)| (Some(open), route));
         Read { input: self.norms[site.index].forward(h), route, ticket }
     }

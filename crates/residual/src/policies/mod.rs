@@ -3,8 +3,10 @@
 //! A new one is a file here, its `mod` line and its line in the list.
 
 mod attnres;
+mod ddl;
 mod deepnorm;
 mod denseformer;
+mod gr;
 mod hc;
 mod highway;
 mod lns;
@@ -38,6 +40,8 @@ policies! {
     AttentionResiduals(attnres::AttentionResidualsConfig) = "attnres",
     MultiGate(mgr::MultiGateConfig) = "mgr",
     NormAgnostic(nag::NormAgnosticConfig) = "nag",
+    GatedResidual(gr::GatedResidualConfig) = "gr",
+    DeepDelta(ddl::DeepDeltaConfig) = "ddl",
     MixtureOfDepths(mixture_of_depths::MixtureOfDepthsConfig) = "mod",
 }
 

@@ -74,6 +74,9 @@ pub unsafe trait Policy: Debug + Send + Sync + 'static {
     /// What pays if it is done once for all tokens of a forward pass.
     fn prepare(&self, _params: &mut Self::Params<'_>, _tokens: usize) {}
 
+    /// The same for the way back.
+    fn prepare_backward(&self, _params: &mut Self::Params<'_>) {}
+
     /// Floating-point operations of a junction for each token, as far as they count as work.
     fn flops(&self, _junction: usize) -> usize {
         0

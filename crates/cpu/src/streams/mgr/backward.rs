@@ -1,12 +1,12 @@
 //! The backward pass of a tile.
 
 use super::MultiGate;
-use super::decision::Rule;
 use super::forward::pool;
 use super::layout::{Numbers, ParamGradients, Params};
 use super::saved::Saved;
 use super::sums::{REGISTER, dot_difference};
 use crate::simd::{add_scaled, dot, total};
+use crate::streams::decision::Rule;
 use crate::streams::driver::Backward;
 use std::array::from_fn;
 
@@ -27,7 +27,7 @@ impl MultiGate {
     pub(super) fn backward_tile(&self, params: &Params<'_>, tile: Backward<'_, Saved>) {
         let (shape, junction, width) = (&self.shape, params.junction, self.shape.width);
         let site = tile.junction.checked_sub(1);
-        let rule = site.and_then(|site| Rule::of(&self.skip, shape.junction(site), site));
+        let rule = site.and_then(|site| Rule::of(&self.skip, shape.junction(site).decides, site));
         let mut d_params = ParamGradients::split(tile.d_params, shape, junction);
         let (mut h, mut g) = (vec![0.0; width], vec![0.0; width]);
         let mut d_scores = vec![0.0; junction.after];

@@ -1,13 +1,13 @@
 //! The forward pass of a tile.
 
 use super::MultiGate;
-use super::decision::Rule;
 use super::gate::softmax;
 use super::layout::{Numbers, Params, Shape};
 use super::saved::{Quota, Saved, Writes};
 use super::sums::lerp_square_and_dot;
 use crate::pieces::{load, store};
 use crate::simd::dot;
+use crate::streams::decision::Rule;
 use crate::streams::driver::Forward;
 
 impl MultiGate {
@@ -41,7 +41,7 @@ impl MultiGate {
             let writes = Writes { gates: &gates, inverse_rms, sizes: &sizes };
             *tile.kept = Saved::choose(quota, writes, drift, streams, shape.width);
         }
-        let rule = Rule::of(&self.skip, junction, tile.junction);
+        let rule = Rule::of(&self.skip, junction.decides, tile.junction);
         let mut next = next_scores
             .chunks_exact_mut(shape.slots)
             .zip(next_gates.chunks_exact_mut(shape.slots))

@@ -1,7 +1,6 @@
-//! Which tokens write, decided from the gates, and what is taken off their gates.
+//! Which tokens write, decided from the gates of their streams, and what is taken off the gates.
 
-use super::layout::Junction;
-use crate::streams::Skip;
+use super::Skip;
 
 /// What a [`Skip`] says at one site.
 #[derive(Clone, Copy, Debug)]
@@ -11,9 +10,9 @@ pub(super) struct Rule<'a> {
 }
 
 impl<'a> Rule<'a> {
-    /// At the site that follows a junction, if there is anything to decide.
-    pub(super) fn of(skip: &'a Option<Skip>, before: Junction, site: usize) -> Option<Self> {
-        let skip = skip.as_ref().filter(|_| before.decides)?;
+    /// At the site that follows a junction, if the junction decides.
+    pub(super) fn of(skip: &'a Option<Skip>, decides: bool, site: usize) -> Option<Self> {
+        let skip = skip.as_ref().filter(|_| decides)?;
         Some(Self { skip, site })
     }
 
