@@ -354,8 +354,8 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
         }
         let of = kinds_that(|policy| recipe_setting(policy, &key).is_some());
         if !of.is_empty() {
-            let of = of.join(" and ");
-            let problem = format!("is of {of}'s recipe, but `{name}` is {kind}; remove it");
+            let of = of.join(", ");
+            let problem = format!("is of the recipe of {of}, but `{name}` is {kind}; remove it");
             return refuse(&key, problem);
         }
         let recipe = residual.recipe().iter().map(|own| own.key.to_owned());

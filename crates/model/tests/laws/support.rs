@@ -21,7 +21,8 @@ pub(crate) const DESERTED: [&str; 3] = [
 /// Whether tokens skip, so that the number of rows of a product depends on all of them: sums of few rows are made in
 /// another order than those of many, and results agree only to rounding.
 pub(crate) fn skips(config: &ModelConfig) -> bool {
-    config.residual.skipping().is_some() || config.residual == ROUTED.parse().unwrap()
+    config.residual.skipping().is_some()
+        || matches!(config.residual, ResidualConfig::MixtureOfDepths(_))
 }
 
 /// Whether the policy has a fused form for this model, by which one token can be decoded without tensors.
@@ -56,12 +57,14 @@ pub(crate) fn with_policy(text: &str) -> ModelConfig {
     ModelConfig { residual: text.parse().unwrap(), ..base() }
 }
 
-/// Every policy with every depth memory; the other switches take turns.
+/// Every policy with every depth memory; the other switches follow from the policy's text, so that a new policy leaves the
+/// models of others as they are.
 pub(crate) fn configs() -> Vec<ModelConfig> {
     let variants = VARIANTS.iter().map(|text| text.parse().unwrap());
-    let policies = ResidualConfig::all().into_iter().chain(variants).enumerate();
+    let policies = ResidualConfig::all().into_iter().chain(variants);
     policies
-        .flat_map(|(i, residual)| {
+        .flat_map(|residual: ResidualConfig| {
+            let i: usize = residual.to_string().bytes().map(usize::from).sum();
             DEPTH_MEMORIES.into_iter().enumerate().map(move |(j, depth_kv)| ModelConfig {
                 residual: residual.clone(),
                 depth_kv,

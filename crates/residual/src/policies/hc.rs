@@ -402,7 +402,8 @@ mod tests {
             let policy = chosen(&config, &dimensions, random_norms);
             assert_close(traverse(&policy, embedding.clone(), &dimensions), expected.clone(), 1e-5);
             let config = HyperConnectionsConfig { streams: 2, stream_scale: true, ..config };
-            assert_gradients(&config, &Dimensions::new(3, 1, 1e-2));
+            // A stream near zero would bend too much for differences.
+            assert_gradients(&config, &Dimensions::new(4, 1, 0.3));
         }
     }
 
