@@ -11,7 +11,10 @@ pub(super) fn fused(
     policy: &AttentionResiduals,
     junctions: &[Junction],
     options: &FusedOptions,
-) -> Fused {
+) -> Option<Fused> {
+    if policy.is_apart() {
+        return None;
+    }
     let params = junctions.iter().map(|junction| policy.params(junction)).collect();
     let (width, eps) = (policy.final_norm.gain().dims()[0], policy.eps as f32);
     let before = std::iter::once(None).chain(junctions.iter().map(|junction| junction.from));
@@ -24,7 +27,7 @@ pub(super) fn fused(
         let stream = AttnRes::new(width, eps, steps, options.keep).with_heads(policy.heads);
         Box::new(if policy.normed { stream.normed() } else { stream })
     };
-    Fused { stream, params }
+    Some(Fused { stream, params })
 }
 
 impl AttentionResiduals {
@@ -78,7 +81,7 @@ impl AttentionResiduals {
     /// Gate, query and gain of a reader, as far as it has them.
     fn params(&self, junction: &Junction) -> Tensor<1> {
         let norm = gain(&self.norms, &self.final_norm, junction.to);
-        let question = self.reader(junction.to).map(Reader::question);
+        let question = self.reader(junction.to).map(|reader| reader.questions().swap_remove(0));
         let mut parts: Vec<_> =
             [self.gate(junction.to), question].into_iter().flatten().chain([norm]).collect();
         match parts.len() {
