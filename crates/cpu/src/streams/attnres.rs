@@ -38,7 +38,7 @@
 
 mod decode;
 mod delta;
-mod shape;
+pub(super) mod shape;
 mod tile;
 
 pub use delta::{DeltaAttnRes, DeltaJunction};

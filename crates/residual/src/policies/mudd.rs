@@ -16,6 +16,8 @@
 //! "MUDDFormer", arXiv 2502.12170. MUDDFormer-2.8B is four ways, with more hidden units than ways times sources.
 
 use crate::additive::additive_cost;
+use crate::averages::Averages;
+use crate::fused::{Fused, FusedOptions, Junction, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig, Released, Update};
 use crate::pool::project;
@@ -27,6 +29,7 @@ use crate::unset::is_false;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use hadal_cpu::streams::DenseSettings;
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -276,6 +279,44 @@ impl Mudd {
     }
 }
 
+impl Averages for Mudd {
+    fn settings(&self) -> DenseSettings {
+        let (width, norms) = (self.final_norm.gain().dims()[0], self.embedding_norm.is_some());
+        DenseSettings { width, eps: self.eps as f32, dynamic: true, norms }
+    }
+
+    fn blocks(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn ways(&self, block: usize) -> usize {
+        self.ends[block].ways()
+    }
+
+    fn of_end(&self, block: Option<usize>) -> Vec<Tensor<1>> {
+        let Some(end) = block.map(|block| &self.ends[block]) else {
+            return self.embedding_norm.iter().map(RmsNorm::gain).collect();
+        };
+        let mut own: Vec<Tensor<1>> =
+            [&end.weights, &end.down, &end.up].map(|matrix| matrix.val().flatten(0, 1)).into();
+        if let Some(EndNorms { source, weight, out }) = &end.norms {
+            own.extend([source.gain(), weight.gain(), out.val()]);
+        }
+        own
+    }
+
+    fn gains(&self, reader: Place, apart: bool) -> Vec<Tensor<1>> {
+        let own = gain(&self.norms, &self.final_norm, reader);
+        match reader {
+            Place::Site(site) if apart => {
+                let others = self.apart[site.block() - 1].iter().map(RmsNorm::gain);
+                std::iter::once(own).chain(others).collect()
+            }
+            _ => vec![own],
+        }
+    }
+}
+
 impl Residual for Mudd {
     type State = MuddState;
     type Ticket = ();
@@ -328,6 +369,10 @@ impl Residual for Mudd {
             SubLayerKind::Attention => MuddState { apart: None, weights: None, ..state },
             SubLayerKind::Mlp => self.end_block(site, state),
         }
+    }
+
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        self.fuse(junctions, options.keep)
     }
 
     fn close(&self, state: MuddState, traversal: &mut Traversal) -> Tensor<3> {
