@@ -306,11 +306,6 @@ impl AttentionResiduals {
         }
     }
 
-    /// Whether attentions pool for query, key and value.
-    fn is_apart(&self) -> bool {
-        self.readers.iter().flatten().any(|reader| reader.apart().is_some())
-    }
-
     /// One pool, or three for query, key and value.
     fn pools(&self, reader: Option<&Reader>, sources: &Sources) -> Vec<Pooled> {
         let mut all = sources.closed.clone();
@@ -410,7 +405,7 @@ impl Residual for AttentionResiduals {
     }
 
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
-        fused::fused(self, junctions, options)
+        Some(fused::fused(self, junctions, options))
     }
 
     fn close(&self, sources: Sources, traversal: &mut Traversal) -> Tensor<3> {

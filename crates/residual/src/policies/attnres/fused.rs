@@ -2,6 +2,7 @@
 
 use super::{AttentionResiduals, Reader};
 use crate::fused::{Fused, FusedOptions, Junction, gain, join};
+use crate::norm::RmsNorm;
 use crate::probe::Place;
 use crate::site::Site;
 use burn::tensor::Tensor;
@@ -11,10 +12,7 @@ pub(super) fn fused(
     policy: &AttentionResiduals,
     junctions: &[Junction],
     options: &FusedOptions,
-) -> Option<Fused> {
-    if policy.is_apart() {
-        return None;
-    }
+) -> Fused {
     let params = junctions.iter().map(|junction| policy.params(junction)).collect();
     let (width, eps) = (policy.final_norm.gain().dims()[0], policy.eps as f32);
     let before = std::iter::once(None).chain(junctions.iter().map(|junction| junction.from));
@@ -27,7 +25,7 @@ pub(super) fn fused(
         let stream = AttnRes::new(width, eps, steps, options.keep).with_heads(policy.heads);
         Box::new(if policy.normed { stream.normed() } else { stream })
     };
-    Some(Fused { stream, params })
+    Fused { stream, params }
 }
 
 impl AttentionResiduals {
@@ -52,6 +50,7 @@ impl AttentionResiduals {
         AttnResJunction {
             joins: self.joins(junction, before),
             query: self.reader(junction.to).is_some(),
+            apart: self.reader(junction.to).is_some_and(|reader| reader.apart().is_some()),
         }
     }
 
@@ -78,12 +77,14 @@ impl AttentionResiduals {
         }
     }
 
-    /// Gate, query and gain of a reader, as far as it has them.
+    /// Gate, queries and gains of a reader, as far as it has them.
     fn params(&self, junction: &Junction) -> Tensor<1> {
         let norm = gain(&self.norms, &self.final_norm, junction.to);
-        let question = self.reader(junction.to).map(|reader| reader.questions().swap_remove(0));
-        let mut parts: Vec<_> =
-            [self.gate(junction.to), question].into_iter().flatten().chain([norm]).collect();
+        let reader = self.reader(junction.to);
+        let mut parts: Vec<_> = self.gate(junction.to).into_iter().collect();
+        parts.extend(reader.map(Reader::questions).unwrap_or_default());
+        parts.push(norm);
+        parts.extend(reader.and_then(Reader::apart).into_iter().flatten().map(RmsNorm::gain));
         match parts.len() {
             1 => parts.swap_remove(0),
             _ => join(parts),
