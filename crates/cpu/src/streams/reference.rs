@@ -40,8 +40,6 @@ pub(crate) struct Case {
     pub(crate) writes: Vec<Vec<f32>>,
     pub(crate) params: Vec<Vec<f32>>,
     pub(crate) d_outputs: Vec<Vec<f32>>,
-    /// Rows that stand side by side in the outputs of each junction.
-    inputs: Vec<usize>,
 }
 
 impl Case {
@@ -60,7 +58,6 @@ impl Case {
             writes: rows("write"),
             params: gains.collect(),
             d_outputs: rows("gradient"),
-            inputs: vec![1; params.len()],
         }
     }
 
@@ -69,7 +66,7 @@ impl Case {
         for (junction, (rows, inputs)) in self.d_outputs.iter_mut().zip(&inputs).enumerate() {
             *rows = noise(&format!("gradient {junction}"), self.tokens * self.width * inputs);
         }
-        Self { inputs, ..self }
+        self
     }
 
     pub(crate) fn forward(&self, stream: &mut dyn Stream) -> Vec<Vec<f32>> {
@@ -140,7 +137,7 @@ impl Case {
             for (junction, (f, params)) in alone.writes.iter().zip(&alone.params).enumerate() {
                 // What a token writes that does not run has no meaning.
                 let f = if runs { f.clone() } else { vec![f32::NAN; f.len()] };
-                let mut output = vec![f32::NAN; self.width * self.inputs[junction]];
+                let mut output = vec![f32::NAN; self.d_outputs[junction].len() / self.tokens];
                 runs = decode.step(junction, &f, params, &mut output);
                 let want = stream.forward(Arc::new(f), params);
                 assert_eq!(output, want, "token {token} at junction {junction}");
@@ -185,7 +182,6 @@ impl Case {
             writes: self.writes.iter().map(pick).collect(),
             params: self.params.clone(),
             d_outputs: self.d_outputs.iter().map(pick).collect(),
-            inputs: self.inputs.clone(),
         }
     }
 
