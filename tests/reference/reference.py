@@ -65,6 +65,14 @@ class Run:
     def norm(self, l, x):
         return self.rms(x) * self.params[f"layers.{l // 2}.{'mlp' if l % 2 else 'attn'}_norm.weight"]
 
+    def attend_apart(self, l, query, key, value, residual=None):
+        """An attention whose queries, keys and values are made of inputs of their own, each with a norm."""
+        self.trace |= {f"h.{l}": query, f"h.{l}.k": key, f"h.{l}.v": value}
+        if residual is not None:
+            self.trace[f"h.{l}.r"] = residual
+        k, v = (self.rms(x) * self.residual(l, f"{name}_norm") for x, name in ((key, "k"), (value, "v")))
+        return attention(self, l // 2, self.norm(l, query), apart=(k, v))
+
     def sub(self, l, x, exists=None):
         """Sub-layer l on exactly x: no norm, no carry. Tokens for which `exists` [B, T, 1] is false leave no keys to others."""
         return mlp(self, l // 2, x) if l % 2 else attention(self, l // 2, x, exists)
@@ -102,11 +110,13 @@ def heads(run, i, name, weight, x):
     return rope(y, run.cfg["rope_theta"])
 
 
-def attention(run, i, x, exists=None):
+def attention(run, i, x, exists=None, apart=None):
+    """`apart` are inputs of keys and values, where they are not x."""
     cfg, T = run.cfg, x.shape[1]
+    of_keys, of_values = apart or (x, x)
     q = heads(run, i, "q", "attn.q", x)
-    k = heads(run, i, "k", "attn.k", x)
-    v = heads(run, i, "v", "attn.v", x)
+    k = heads(run, i, "k", "attn.k", of_keys)
+    v = heads(run, i, "v", "attn.v", of_values)
     group = cfg["n_heads"] // cfg["n_kv_heads"]
     share = lambda y: jnp.repeat(y, group, axis=2)
     scores = jnp.einsum("bthc,bshc->bhts", q, share(k))

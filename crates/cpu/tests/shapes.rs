@@ -179,9 +179,9 @@ fn streams() -> Vec<Maker> {
         carried(stream, |junction| params[junction])
     };
     let attnres = || {
-        let junction = AttnResJunction { joins: false, query: true };
-        let first = AttnResJunction { joins: false, query: false };
-        let block = AttnResJunction { joins: true, query: true };
+        let junction = AttnResJunction { joins: false, query: true, apart: false };
+        let first = AttnResJunction { joins: false, query: false, apart: false };
+        let block = AttnResJunction { joins: true, query: true, apart: false };
         let junctions = vec![first, junction, block];
         carried(AttnRes::new(4, 1e-6, junctions, true), |at| if at == 0 { 4 } else { 8 })
     };

@@ -5,11 +5,13 @@
 //! There is no plain form here: it is the model's own attention. Call these operations only where
 //! [`crate::fuses`] says so.
 
+mod inputs;
 mod parts;
 mod projected;
 mod whole;
 
 pub use hadal_cpu::attention::Keys;
+pub(crate) use inputs::Inputs;
 pub use parts::{DepthSlots, Projections, mix_heads, project_heads};
 pub use projected::Asking;
 pub(crate) use projected::Projected;
@@ -101,7 +103,8 @@ pub struct AttentionCall<'a> {
 /// Attends within each row of `x`, from its first position on. A route must not be empty.
 ///
 /// # Shapes
-/// - `x` and output: `[B, T, d]`
+/// - `x`: `[B, T, d]`, or `[B, T, 3 d]`: inputs of queries, keys and values side by side
+/// - output: `[B, T, d]`
 pub fn attention(x: Tensor<3>, weights: AttentionWeights, call: AttentionCall) -> Tensor<3> {
     let (operation, inputs) = Attention::new(x, weights, call);
     run(operation, inputs)
@@ -111,7 +114,8 @@ pub fn attention(x: Tensor<3>, weights: AttentionWeights, call: AttentionCall) -
 /// on a device without autodiff. A route may be empty.
 ///
 /// # Shapes
-/// - `x` and output: `[B, T, d]`
+/// - `x`: `[B, T, d]`, or `[B, T, 3 d]`: inputs of queries, keys and values side by side
+/// - output: `[B, T, d]`
 pub fn continued_attention(
     x: Tensor<3>,
     weights: AttentionWeights,

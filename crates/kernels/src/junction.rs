@@ -24,7 +24,8 @@ impl Junctions {
     /// Goes through the next junction: from a write to the next sub-layer's input, and the tokens that run it.
     ///
     /// # Shapes
-    /// - `write` and output: `[B, T, d]`
+    /// - `write`: `[B, T, d]`
+    /// - output: `[B, T, d]`, or `[B, T, 3 d]`: an attention's inputs of queries, keys and values side by side
     /// - `params`: as the stream defines
     pub fn forward(&mut self, write: Tensor<3>, params: Tensor<1>) -> (Tensor<3>, Option<Route>) {
         let shape = write.dims();
@@ -45,7 +46,9 @@ impl Operation for Junction {
     fn forward(&self, inputs: &[Rows], _: bool) -> Output {
         let mut stream = lock(&self.stream);
         let values = stream.forward(inputs[0].clone(), inputs[1].values());
-        Output { values, shape: self.shape.to_vec(), saved: Vec::new() }
+        let [batch, time, _] = self.shape;
+        let elements = values.len() / (batch * time).max(1);
+        Output { values, shape: vec![batch, time, elements], saved: Vec::new() }
     }
 
     fn backward(&self, d: Rows, inputs: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {

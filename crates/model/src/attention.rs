@@ -76,6 +76,11 @@ impl Attention {
         }
     }
 
+    /// Features of an input and of the output.
+    pub(crate) fn width(&self) -> usize {
+        self.q.weight().dims()[1]
+    }
+
     /// How many positions back a token sees, itself included; everything if none.
     pub(crate) fn window(&self) -> Option<usize> {
         self.window
@@ -84,7 +89,8 @@ impl Attention {
     /// The whole sub-layer as one operation, for rows that begin at their first position. A route must not be empty.
     ///
     /// # Shapes
-    /// - `x` and output: `[B, T, d]`
+    /// - `x`: `[B, T, d]`, or `[B, T, 3 d]`: inputs of queries, keys and values side by side; so for all that follow
+    /// - output: `[B, T, d]`
     pub(crate) fn fused(
         &self,
         x: Tensor<3>,
@@ -139,8 +145,9 @@ impl Attention {
                 (Projections::Joined(joined), own)
             }
             Some(route) => {
-                let queries = self.q.forward(gather(x.clone(), route));
-                let (key, value) = (self.k.forward(x.clone()), self.v.forward(x));
+                let [queries, keys, values] = self.inputs(x);
+                let queries = self.q.forward(gather(queries, route));
+                let (key, value) = (self.k.forward(keys), self.v.forward(values));
                 let key_values = Tensor::cat(vec![key.clone(), value.clone()], 2);
                 let own = self.finish_slot(key, value, rope);
                 (Projections::Routed { queries, key_values, route }, own)
@@ -187,12 +194,23 @@ impl Attention {
         AttentionShape { heads, kv_heads, head_dim, window }
     }
 
-    /// This layer's keys and values.
+    /// What queries, keys and values are made of: the same, unless they stand side by side.
     ///
     /// # Shapes
-    /// - `x`: `[B, T, d]`
+    /// - `x`: `[B, T, d]` or `[B, T, 3 d]`
+    /// - output: `[B, T, d]` each
+    fn inputs(&self, x: Tensor<3>) -> [Tensor<3>; 3] {
+        let width = self.width();
+        match x.dims()[2] == width {
+            true => [x.clone(), x.clone(), x],
+            false => [0, 1, 2].map(|kind| x.clone().narrow(2, kind * width, width)),
+        }
+    }
+
+    /// This layer's keys and values.
     pub(crate) fn key_value(&self, x: Tensor<3>, rope: &Rope) -> KeyValue {
-        self.finish_slot(self.k.forward(x.clone()), self.v.forward(x), rope)
+        let [_, keys, values] = self.inputs(x);
+        self.finish_slot(self.k.forward(keys), self.v.forward(values), rope)
     }
 
     /// The slot that this block's MLP leaves: it gets the same norm and rotation as a key of this layer.

@@ -110,7 +110,7 @@ impl Layers<'_> {
             (self.depth_kv == DepthKv::None, route.is_some_and(Route::is_empty));
         if deserted && self.cache.is_none() && no_slots {
             // No later pass and no later block will ask for keys either.
-            return nothing(x);
+            return nothing(x, attention.width());
         }
         let device = x.device();
         if !fuses(&device) {
@@ -145,7 +145,7 @@ impl Layers<'_> {
             Some(cache) => cache.extend(block, own.clone(), new),
         };
         let output = if route.is_some_and(Route::is_empty) {
-            nothing(x)
+            nothing(x, attention.width())
         } else {
             attention.plain(x, &self.rope, sequence, &self.slots, route, present.as_deref())
         };
@@ -164,7 +164,7 @@ impl Layers<'_> {
         let [batch, time, _] = x.dims();
         match route {
             None => mlp.forward(x, recompute),
-            Some(route) if route.is_empty() => nothing(x),
+            Some(route) if route.is_empty() => nothing(x, attention.width()),
             Some(route) => scatter(mlp.forward(gather(x, route), recompute), route, [batch, time]),
         }
     }
@@ -233,8 +233,12 @@ fn asking(route: Option<&Route>, skipped_keys: SkippedKeys) -> Option<Asking> {
 
 /// The output of a sub-layer that no token runs. It still depends on the input, because the backward pass through fused
 /// junctions leads through every sub-layer.
-fn nothing(x: Tensor<3>) -> Tensor<3> {
-    x * 0.0
+///
+/// # Shapes
+/// - `x`: `[B, T, width]` or wider, as an attention's inputs can be
+/// - output: `[B, T, width]`
+fn nothing(x: Tensor<3>, width: usize) -> Tensor<3> {
+    x.narrow(2, 0, width) * 0.0
 }
 
 /// The positions of new tokens that have keys, row by row.
@@ -269,7 +273,7 @@ impl SubLayers for Layers<'_> {
     fn run(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
         self.stopped |= self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
         if self.stopped {
-            return nothing(input);
+            return nothing(input, self.blocks[site.block()].attention.width());
         }
         let output = match self.known(site) {
             Some(output) => output,

@@ -20,7 +20,7 @@ pub(crate) struct TokenDecoder {
     rope: RopeStep,
     skipped_keys: SkippedKeys,
     room: Room,
-    /// The input of a sub-layer, and finally of the head.
+    /// The input of a sub-layer, and finally of the head; with room for several side by side.
     input: Vec<f32>,
     /// The output of a sub-layer.
     output: Vec<f32>,
@@ -54,15 +54,17 @@ impl TokenDecoder {
             };
             Some((site, layer))
         };
+        let policy = decoder.residual.decode(&present, variant.mode)?;
+        let inputs = (0..=present.len()).map(|junction| policy.inputs(junction)).max();
         Some(Self {
-            policy: decoder.residual.decode(&present, variant.mode)?,
+            policy,
             layers: present.iter().map(layer).collect::<Option<_>>()?,
             embeddings: LinearStep::new(decoder.embeddings())?,
             head: LinearStep::new(head)?,
             rope: RopeStep::default(),
             skipped_keys: config.residual.skipped_keys(),
             room: Room::default(),
-            input: vec![0.0; config.d_model],
+            input: vec![0.0; inputs.unwrap_or(1) * config.d_model],
             output: vec![0.0; config.d_model],
             logits: vec![0.0; config.vocab_size],
         })
@@ -91,12 +93,15 @@ impl TokenDecoder {
             tally.begin(config, 1, 1, position);
         }
         let rotation = rope.at(position, config);
-        let mut runs = policy.step(0, embeddings.row(token as usize), input);
+        let width = output.len();
+        let mut given = policy.inputs(0) * width;
+        let mut runs = policy.step(0, embeddings.row(token as usize), &mut input[..given]);
         for (index, (site, layer)) in layers.iter().enumerate() {
+            let x = &input[..given];
             let done = match layer {
                 Layer::Mlp(mlp) => {
                     if runs {
-                        mlp.run(input, room, output);
+                        mlp.run(x, room, output);
                     }
                     [u64::from(runs), 0, 0]
                 }
@@ -104,9 +109,9 @@ impl TokenDecoder {
                     let seen = cache.rows(site.block()).only();
                     let before = seen.len();
                     if runs {
-                        attention.run(input, rotation, seen, room, output);
+                        attention.run(x, rotation, seen, room, output);
                     } else if self.skipped_keys == SkippedKeys::Keep {
-                        attention.add(input, rotation, seen, room);
+                        attention.add(x, rotation, seen, room);
                     }
                     let window = attention.window().map(|window| window as usize);
                     let keys = if runs { seen_keys(before, 1, window) } else { 0 };
@@ -116,10 +121,11 @@ impl TokenDecoder {
             if let Some(tally) = &mut tally {
                 tally.count(*site, done);
             }
-            runs = policy.step(index + 1, output, input);
+            given = policy.inputs(index + 1) * width;
+            runs = policy.step(index + 1, output, &mut input[..given]);
         }
         cache.advance(1);
-        head.apply(input, logits);
+        head.apply(&input[..given], logits);
         logits
     }
 }

@@ -79,12 +79,14 @@ fn allocations(config: &ModelConfig, prompt: usize, steps: usize) -> Vec<(usize,
 }
 
 /// Settings other than the defaults, which take other code paths.
-const VARIANTS: [&str; 7] = [
+const VARIANTS: [&str; 9] = [
     "hc:dynamic=false",
     "deepseek_v4",
     "deepseek_v4_1_flash:stream_scale=true",
     "hy4",
     "attnres:blocks=2",
+    "attnres:ways=3",
+    "mudd:ways=1,norms=true",
     "mgr:streams=2,gate=independent,skip_threshold=0.3",
     "nag:skip_threshold=0.2",
 ];

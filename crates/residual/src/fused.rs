@@ -129,11 +129,18 @@ pub struct FusedDecode {
 }
 
 impl FusedDecode {
+    /// How many inputs stand side by side behind a junction: more than one before an attention whose queries, keys and
+    /// values have their own.
+    pub fn inputs(&self, junction: usize) -> usize {
+        self.stream.inputs(junction)
+    }
+
     /// Goes through a junction: from a write, or the embedding at the first, to what the next sub-layer is given, or
     /// finally the head. Says whether the token runs that sub-layer.
     ///
     /// # Shapes
-    /// - `write` and `input`: `[d]`
+    /// - `write`: `[d]`
+    /// - `input`: `[inputs d]`, see [`FusedDecode::inputs`]
     pub fn step(&mut self, junction: usize, write: &[f32], input: &mut [f32]) -> bool {
         self.stream.step(junction, write, self.params[junction].values(), input)
     }

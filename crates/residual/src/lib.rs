@@ -7,6 +7,7 @@
 //! over all of them.
 
 mod additive;
+mod averages;
 mod birkhoff;
 mod config;
 mod fused;

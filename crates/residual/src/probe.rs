@@ -11,6 +11,9 @@ pub enum Signal {
     Embedding,
     /// What the sub-layer reads, before its norm; at [`Place::Out`] the read-out before the final norm. `[B, T, 1, d]`
     Reading,
+    /// What an attention makes keys and values of, and what its write is added to if that is none of these, before
+    /// norms: where they are not what its queries read, which is [`Signal::Reading`]. `[B, T, 2 or 3, d]`
+    Ways,
     /// What the sub-layer returned. `[B, T, 1, d]`
     Write,
     /// How much of the write each stream takes. `[B, T, n, 1]`, or `[B, T, 1, d]` for a gate per channel
@@ -35,9 +38,10 @@ pub enum Signal {
 
 impl Signal {
     /// Every signal.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Embedding,
         Self::Reading,
+        Self::Ways,
         Self::Write,
         Self::Gates,
         Self::PoolWeights,

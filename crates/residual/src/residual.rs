@@ -13,7 +13,8 @@ use hadal_kernels::fuses;
 
 /// What a sub-layer is given, and what the policy wants back when it has run.
 pub struct Read<Ticket> {
-    /// The sub-layer's input, already normalised if the policy normalises. `[B, T, d]`
+    /// The sub-layer's input, already normalised if the policy normalises: `[B, T, d]`, or `[B, T, 3 d]` where an
+    /// attention has inputs of its own for queries, keys and values, side by side.
     pub input: Tensor<3>,
     /// The tokens that run the sub-layer; `None` for all.
     pub route: Option<Route>,
@@ -25,6 +26,14 @@ impl<Ticket> Read<Ticket> {
     /// A reading for every token.
     pub fn all(input: Tensor<3>, ticket: Ticket) -> Self {
         Self { input, route: None, ticket }
+    }
+
+    /// A reading for every token, of an attention whose queries, keys and values are made of different inputs.
+    ///
+    /// # Shapes
+    /// - `inputs`: of queries, keys and values, `[B, T, d]` each
+    pub fn apart(inputs: [Tensor<3>; 3], ticket: Ticket) -> Self {
+        Self::all(Tensor::cat(inputs.to_vec(), 2), ticket)
     }
 }
 
@@ -160,7 +169,7 @@ pub trait SubLayers {
     /// How much of its attention each head would give to the first token, if this is an attention.
     ///
     /// # Shapes
-    /// - `input`: `[B, T, d]`
+    /// - `input`: as in [`Read`]
     /// - output: `[B, T, heads, 1]`
     fn first_token(&self, _site: Site, _input: &Tensor<3>) -> Option<Tensor<4>> {
         None
@@ -170,7 +179,8 @@ pub trait SubLayers {
     /// has no meaning.
     ///
     /// # Shapes
-    /// - `input` and output: `[B, T, d]`
+    /// - `input`: as in [`Read`]
+    /// - output: `[B, T, d]`
     fn run(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3>;
 
     /// Receives a loss of the policy's own.

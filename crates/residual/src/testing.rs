@@ -55,15 +55,17 @@ pub(crate) fn drawn(name: &str, shape: &[usize]) -> Vec<f32> {
 }
 
 /// Sub-layers that stand in for attention and MLPs: `tanh(x W_l)` with a matrix for each site, so
-/// they are nonlinear, differ from each other and never mix tokens.
+/// they are nonlinear, differ from each other and never mix tokens. An attention that is given inputs of its own for
+/// queries, keys and values adds up three such products.
 pub(crate) struct Stand {
     sites: usize,
+    width: usize,
     absent: Vec<Site>,
 }
 
 impl Stand {
     pub(crate) fn new(dimensions: &Dimensions) -> Self {
-        Self { sites: dimensions.sites(), absent: Vec::new() }
+        Self { sites: dimensions.sites(), width: dimensions.width, absent: Vec::new() }
     }
 
     pub(crate) fn without(dimensions: &Dimensions, absent: &[usize]) -> Self {
@@ -82,9 +84,18 @@ impl SubLayers for Stand {
     }
 
     fn run(&mut self, site: Site, input: Tensor<3>, _: Option<&Route>) -> Tensor<3> {
-        let [_, _, width] = input.dims();
-        let matrix = normal(&format!("stand.{}", site.index), [width, width]);
-        crate::pool::project(input, matrix * (1.0 / (width as f64).sqrt())).tanh()
+        let matrix = |name: String| {
+            let matrix = normal(&name, [self.width, self.width]);
+            matrix * (1.0 / (self.width as f64).sqrt())
+        };
+        let product = |first: usize, name: String| {
+            crate::pool::project(input.clone().narrow(2, first, self.width), matrix(name))
+        };
+        let own = product(0, format!("stand.{}", site.index));
+        // Inputs of keys and values, if they have their own.
+        let others = (1..input.dims()[2] / self.width)
+            .map(|i| product(i * self.width, format!("stand.{}.{i}", site.index)));
+        others.fold(own, |sum, other| sum + other).tanh()
     }
 }
 

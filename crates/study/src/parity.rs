@@ -190,7 +190,7 @@ fn compute(
     // agree with the trace.
     let variant = Variant { precision, ..Variant::default() };
     let logits = decoder.logits(&input, variant.pass()).map_err(foreign)?;
-    let mut probe = Recorder::of(&[Signal::Reading, Signal::Skipped]);
+    let mut probe = Recorder::of(&[Signal::Reading, Signal::Ways, Signal::Skipped]);
     let pass = Pass { probe: Some(&mut probe), ..variant.pass() };
     decoder.valid().logits(&input, pass).map_err(foreign)?;
 
@@ -200,6 +200,13 @@ fn compute(
         match (place, signal) {
             (Place::Site(Site { index }), Signal::Skipped) => {
                 skipped[index] = quantity(&value.mean())?.1[0];
+            }
+            (Place::Site(Site { index }), Signal::Ways) => {
+                let names = ["k", "v", "r"].into_iter().take(value.dims()[2]).enumerate();
+                for (way, name) in names {
+                    let read = value.clone().narrow(2, way, 1).squeeze_dim::<3>(2);
+                    ours.insert(format!("h.{index}.{name}"), quantity(&read)?);
+                }
             }
             (Place::Site(Site { index }), _) => {
                 ours.insert(format!("h.{index}"), quantity(&value.squeeze_dim::<3>(2))?);
@@ -311,7 +318,8 @@ fn position(name: &str) -> (usize, usize, String) {
         _ if name.starts_with("h.") => 0,
         _ => 5,
     };
-    let depth = name.strip_prefix("h.").and_then(|l| l.parse().ok()).unwrap_or_default();
+    let site = name.strip_prefix("h.").and_then(|rest| rest.split('.').next());
+    let depth = site.and_then(|l| l.parse().ok()).unwrap_or_default();
     (group, depth, name.to_owned())
 }
 

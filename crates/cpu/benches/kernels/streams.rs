@@ -75,7 +75,7 @@ fn multi_gate(bench: &mut Bench) {
 
 fn attention_residuals(bench: &mut Bench) {
     let junctions: Vec<_> =
-        (0..=SITES).map(|k| AttnResJunction { joins: false, query: k > 0 }).collect();
+        (0..=SITES).map(|k| AttnResJunction { joins: false, query: k > 0, apart: false }).collect();
     let params = params(|k| junctions[k].params(WIDTH));
     bench.run("attnres 9 sources", &params, || AttnRes::new(WIDTH, EPS, junctions.clone(), true));
 }

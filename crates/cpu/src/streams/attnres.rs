@@ -11,7 +11,7 @@
 //!
 //! With several heads, each group of neighbouring channels has logits and a softmax of its own, of the same
 //! `r_i`. In the normed form the values are normalised as the keys are: `h = sum_i w_i r_i v_i`. The delta
-//! form is in [`delta`].
+//! form is in [`delta`]. An attention that makes queries, keys and values of different inputs pools three times.
 //!
 //! With `g` the gradient of `h`, going back through a reader gives
 //!
@@ -28,7 +28,7 @@
 //! have to be read anyway for `dq`, and adding them up again from the cache costs less than a buffer.
 //!
 //! # Parameters
-//! `[q (width), where the junction has a query][gain (width)]`. `q` is what multiplies the normalised
+//! `[q (width), where the junction has a query][gain (width)]`, three of each for an attention with three pools. `q` is what multiplies the normalised
 //! sources, so a gain of the keys is already in it; `gain` is that of the norm of the reader.
 //!
 //! # Kept for the backward pass
@@ -38,7 +38,7 @@
 
 mod decode;
 mod delta;
-mod shape;
+pub(super) mod shape;
 mod tile;
 
 pub use delta::{DeltaAttnRes, DeltaJunction};
@@ -67,12 +67,22 @@ pub struct AttnResJunction {
     /// Whether the parameters begin with a query. A reader without one takes the mean, which for a
     /// single source is the source.
     pub query: bool,
+    /// Whether the reader is an attention with pools of its own for queries, keys and values; it has three queries.
+    pub apart: bool,
 }
+
+/// Query, key and value.
+const KINDS: usize = 3;
 
 impl AttnResJunction {
     /// How many parameters the junction has.
     pub fn params(&self, width: usize) -> usize {
-        width * (1 + usize::from(self.query))
+        width * self.inputs() * (1 + usize::from(self.query))
+    }
+
+    /// Pools of the reader, which stand side by side in its input.
+    fn inputs(&self) -> usize {
+        if self.apart { KINDS } else { 1 }
     }
 }
 
@@ -139,9 +149,11 @@ impl AttnRes {
     /// A stream that goes through `junctions`, the first of which takes in the embedding.
     ///
     /// # Panics
-    /// If the embedding is said to join a source.
+    /// If the embedding is said to join a source, or a reader with three pools to have no query.
     pub fn new(width: usize, eps: f32, junctions: Vec<AttnResJunction>, keep: bool) -> Self {
         assert!(!junctions.first().is_some_and(|first| first.joins), "nothing to join at first");
+        let asks = |junction: &AttnResJunction| junction.query || !junction.apart;
+        assert!(junctions.iter().all(asks), "three pools have three queries");
         Self {
             width,
             heads: 1,
@@ -183,24 +195,34 @@ impl AttnRes {
         Shape { width: self.width, heads: self.heads, normed: self.normed && !query.is_empty() }
     }
 
-    /// The query and the gain among the parameters of a junction.
+    /// The queries and the gains among the parameters of a junction.
     fn split<'a>(&self, junction: usize, params: &'a [f32]) -> (&'a [f32], &'a [f32]) {
-        assert_eq!(
-            params.len(),
-            self.junctions[junction].params(self.width),
-            "junction {junction}"
-        );
-        params.split_at(params.len() - self.width)
+        let step = &self.junctions[junction];
+        assert_eq!(params.len(), step.params(self.width), "junction {junction}");
+        params.split_at(params.len() - step.inputs() * self.width)
+    }
+
+    /// Query and gain of one of the pools.
+    fn of_pool<'a>(
+        &self,
+        (query, gain): (&'a [f32], &'a [f32]),
+        pool: usize,
+    ) -> (&'a [f32], &'a [f32]) {
+        let part = |all: &'a [f32]| match all.is_empty() {
+            true => all,
+            false => &all[pool * self.width..][..self.width],
+        };
+        (part(query), part(gain))
     }
 }
 
 impl Stream for AttnRes {
     fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32> {
-        let (width, eps) = (self.width, self.eps);
-        let (query, gain) = self.split(self.passed, params);
+        let width = self.width;
+        let params = self.split(self.passed, params);
         let written = write.values();
         let tokens = written.len() / width;
-        let joins = self.junctions[self.passed].joins;
+        let step = self.junctions[self.passed];
         if self.passed == 0 {
             (self.pulls, self.carried) = (Vec::new(), None);
         }
@@ -208,22 +230,86 @@ impl Stream for AttnRes {
         assert!(self.pulls.is_empty(), "forward again, after a part of the way back");
         let older = self.sources.first().map_or(tokens, |source| source.inverse_rms.len());
         assert_eq!(written.len(), older * width, "a row for each token");
-        let joined = if joins { self.sources.pop() } else { None };
-        let sources = self.sources.len() + 1;
-        let shape = self.shape(query);
-        let each = self.heads * sources;
+        let joined = if step.joins { self.sources.pop() } else { None };
 
         // SAFETY: `read` writes all that a token has of each.
         let new = |length: usize| unsafe { unwritten(length) };
         let mut sum = joined.as_ref().map(|_| new(written.len()));
         let mut inverse_rms = new(tokens);
-        let mut logits = new(tokens * each);
-        let mut weights = new(tokens * each);
+        let join = joined.as_ref().map(|source| source.rows.values()).zip(sum.as_mut());
+        let first = self.of_pool(params, 0);
+        let older = self.sources.iter().map(Source::view).collect::<Vec<_>>();
+        let (output, reading) = self.pool(&older, written, join, &mut inverse_rms, first);
+        drop(older);
+
+        if self.keep {
+            self.outgrown.extend(joined);
+            self.readings.push(reading);
+        }
+        let rows = sum.map_or(write, |sum| Arc::new(sum));
+        self.sources.push(Source { rows, inverse_rms });
+        let output = match step.apart {
+            false => output,
+            true => self.pool_others(output, params),
+        };
+        self.passed += 1;
+        output
+    }
+
+    fn backward(&mut self, d_output: &[f32], params: &[f32]) -> Gradient {
+        self.passed -= 1;
+        let params = self.split(self.passed, params);
+        let inputs = self.junctions[self.passed].inputs();
+        let rows = self.sources.iter().map(|source| source.rows.values().len() * inputs);
+        assert!(rows.into_iter().all(|rows| rows == d_output.len()), "a row for each token");
+
+        let (mut d_queries, mut d_gains) = (Vec::new(), Vec::new());
+        let readings = self.readings.split_off(self.readings.len() - inputs);
+        for (pool, reading) in readings.into_iter().enumerate() {
+            let (query, gain) = self.of_pool(params, pool);
+            let (pull, gradient) = match inputs {
+                1 => self.pull(d_output, reading, query, gain),
+                _ => self.pull(&part(d_output, self.width, pool), reading, query, gain),
+            };
+            self.pulls.push(pull);
+            d_queries.extend_from_slice(&gradient[..query.len()]);
+            d_gains.extend_from_slice(&gradient[query.len()..]);
+        }
+        d_queries.extend(d_gains);
+
+        let write = self.collect();
+        self.sources.pop();
+        if self.junctions[self.passed].joins {
+            self.sources.extend(self.outgrown.pop());
+        }
+        Gradient { write, params: d_queries }
+    }
+
+    fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {
+        Box::new(AttnResDecoding::new(*self))
+    }
+}
+
+impl AttnRes {
+    /// Takes in the write and pools the sources.
+    fn pool(
+        &self,
+        older: &[View<'_>],
+        written: &[f32],
+        join: Option<(&[f32], &mut Vec<f32>)>,
+        inverse_rms: &mut [f32],
+        (query, gain): (&[f32], &[f32]),
+    ) -> (Vec<f32>, Reading) {
+        let (width, eps) = (self.width, self.eps);
+        let (tokens, shape) = (inverse_rms.len(), self.shape(query));
+        let each = self.heads * (older.len() + 1);
+        // SAFETY: `read` writes all that a token has of each.
+        let new = |length: usize| unsafe { unwritten(length) };
+        let (mut logits, mut weights) = (new(tokens * each), new(tokens * each));
         let mut output = new(written.len());
 
-        let older = self.sources.iter().map(Source::view).collect::<Vec<_>>();
-        let joined_rows = joined.as_ref().map(|source| source.rows.values());
-        let mut sums = sum.as_mut().map(|sum| sum.chunks_mut(TILE * width));
+        let (joined, sum) = join.unzip();
+        let mut sums = sum.map(|sum| sum.chunks_mut(TILE * width));
         let tiles = output
             .chunks_mut(TILE * width)
             .zip(inverse_rms.chunks_mut(TILE))
@@ -233,9 +319,9 @@ impl Stream for AttnRes {
             .map(|(i, (((output, inverse_rms), logits), weights))| ReadTile {
                 shape,
                 first: i * TILE,
-                older: &older,
+                older,
                 written,
-                join: joined_rows.zip(sums.as_mut().and_then(Iterator::next)),
+                join: joined.zip(sums.as_mut().and_then(Iterator::next)),
                 inverse_rms,
                 query,
                 gain,
@@ -245,41 +331,28 @@ impl Stream for AttnRes {
                 output,
             });
         parallel::for_each(tiles, |tile| read(self.form, tile));
+        (output, Reading { logits, weights })
+    }
 
-        if self.keep {
-            self.outgrown.extend(joined);
-            self.readings.push(Reading { logits, weights });
+    /// The pools of keys and values beside that of queries, once the newest source is there.
+    fn pool_others(&mut self, queries: Vec<f32>, params: (&[f32], &[f32])) -> Vec<f32> {
+        let tokens = queries.len() / self.width;
+        let mut outputs = vec![queries];
+        for pool in 1..KINDS {
+            let mut views = self.sources.iter().map(Source::view).collect::<Vec<_>>();
+            let newest = views.pop().map_or(&[] as &[f32], |newest| newest.rows);
+            let own = self.of_pool(params, pool);
+            // The newest source has it already.
+            let mut inverse_rms = vec![0.0; tokens];
+            let (output, reading) = self.pool(&views, newest, None, &mut inverse_rms, own);
+            outputs.push(output);
+            if self.keep {
+                self.readings.push(reading);
+            }
         }
-        let rows = sum.map_or(write, |sum| Arc::new(sum));
-        self.sources.push(Source { rows, inverse_rms });
-        self.passed += 1;
-        output
+        side_by_side(&outputs, self.width)
     }
 
-    fn backward(&mut self, d_output: &[f32], params: &[f32]) -> Gradient {
-        self.passed -= 1;
-        let (query, gain) = self.split(self.passed, params);
-        let reading = self.readings.pop().expect("what the backward pass needs was kept");
-        let rows = self.sources.iter().map(|source| source.rows.values().len());
-        assert!(rows.into_iter().all(|rows| rows == d_output.len()), "a row for each token");
-
-        let (pull, params) = self.pull(d_output, reading, query, gain);
-        self.pulls.push(pull);
-
-        let write = self.collect();
-        self.sources.pop();
-        if self.junctions[self.passed].joins {
-            self.sources.extend(self.outgrown.pop());
-        }
-        Gradient { write, params }
-    }
-
-    fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {
-        Box::new(AttnResDecoding::new(*self))
-    }
-}
-
-impl AttnRes {
     /// Goes back through the reader: to what it pooled and to its parameters.
     fn pull(
         &self,
@@ -337,7 +410,8 @@ impl AttnRes {
         let carried = self.carried.take();
         let is_carried = carried.is_some();
         // A source that was added to later was read in its present state by the last reader only.
-        let readers = if is_carried { self.pulls.len() - 1.. } else { 0.. };
+        let last = self.junctions[self.passed].inputs();
+        let readers = if is_carried { self.pulls.len() - last.. } else { 0.. };
         let pulls = &self.pulls[readers];
         // SAFETY: `collect` clears the gradient unless it is carried, and copies all of it.
         let new = || unsafe { unwritten(source.rows.len()) };
@@ -382,6 +456,21 @@ impl Source {
     fn view(&self) -> View<'_> {
         View { rows: self.rows.values(), inverse_rms: &self.inverse_rms }
     }
+}
+
+/// Rows of several pools side by side.
+fn side_by_side(pools: &[Vec<f32>], width: usize) -> Vec<f32> {
+    let mut rows = Vec::with_capacity(pools.iter().map(Vec::len).sum());
+    for first in (0..pools[0].len()).step_by(width) {
+        pools.iter().for_each(|pool| rows.extend_from_slice(&pool[first..first + width]));
+    }
+    rows
+}
+
+/// What belongs to one of the pools.
+fn part(rows: &[f32], width: usize, pool: usize) -> Vec<f32> {
+    let own = rows.chunks_exact(KINDS * width).flat_map(|row| &row[pool * width..][..width]);
+    own.copied().collect()
 }
 
 /// A [`Source`] that tasks can share.

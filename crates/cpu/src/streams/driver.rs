@@ -168,7 +168,7 @@ impl<P: Policy> Stream for Carried<P> {
             fresh[0] = 0;
         }
         // SAFETY: a policy promises to write before it reads.
-        let mut output = unsafe { unwritten(values.len()) };
+        let mut output = unsafe { unwritten(values.len() * policy.inputs(junction)) };
         if junction == 0 {
             // SAFETY: as above.
             self.state = unsafe { vectors(Vectors::default(), tokens, policy.state()) };
@@ -185,7 +185,7 @@ impl<P: Policy> Stream for Carried<P> {
         {
             let (states, records) =
                 (chunks(&mut state, policy.state()), chunks(&mut record, parts));
-            let outputs = Chunks::new(&mut output, TILE * width);
+            let outputs = Chunks::new(&mut output, TILE * width * policy.inputs(junction));
             let (deciding, keeping) = (Chunks::new(&mut runs, TILE), Chunks::new(&mut kept, 1));
             let tiles = 0..tile_count(tokens);
             parallel::for_each_init(tiles, P::Scratch::default, |scratch, index| {
@@ -233,8 +233,8 @@ impl<P: Policy> Stream for Carried<P> {
         let (policy, junction) = (&self.policy, self.passed);
         assert_eq!(params.len(), policy.params(junction), "parameters of junction {junction}");
         let width = policy.width();
-        let tokens = self.tokens;
-        assert_eq!(d_output.len(), tokens * width, "a row for each token");
+        let (tokens, elements) = (self.tokens, width * policy.inputs(junction));
+        assert_eq!(d_output.len(), tokens * elements, "a row for each token");
         if policy.keeps_write(junction) {
             assert_eq!(rows_of(&level.write).len(), tokens * width, "the write, as it was");
         }
@@ -250,7 +250,7 @@ impl<P: Policy> Stream for Carried<P> {
         let mut d_write = match self.levels.last_mut() {
             Some(before) if P::D_WRITE_IN_RECORD => std::mem::take(&mut before.record[0]),
             // SAFETY: a policy promises to write before it reads.
-            _ => unsafe { unwritten(d_output.len()) },
+            _ => unsafe { unwritten(tokens * width) },
         };
         let tiles = tile_count(tokens);
         let sums = tiles.div_ceil(P::TILES_PER_SUM);
@@ -266,7 +266,7 @@ impl<P: Policy> Stream for Carried<P> {
                 let d_params = unsafe { d_params.take(sum) };
                 let first = sum * P::TILES_PER_SUM;
                 for index in first..tiles.min(first + P::TILES_PER_SUM) {
-                    let d_output = tile(d_output, index, width);
+                    let d_output = tile(d_output, index, elements);
                     // SAFETY: no other task has these tiles.
                     let (gradient, state) =
                         unsafe { (take(&gradients, index), take(&states, index)) };
@@ -275,7 +275,7 @@ impl<P: Policy> Stream for Carried<P> {
                         unsafe { (take(&records, index), d_writes.take(index)) };
                     let mut tile = Backward {
                         junction,
-                        tokens: d_output.len() / width,
+                        tokens: d_output.len() / elements,
                         before: self.before(index),
                         write: tile(rows_of(&level.write), index, width),
                         next_write: tile(rows_of(&self.next_write), index, width),

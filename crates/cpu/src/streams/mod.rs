@@ -9,6 +9,7 @@ mod additive;
 mod attnres;
 mod ddl;
 mod decision;
+mod dense;
 mod driver;
 mod gr;
 pub mod mgr;
@@ -23,6 +24,7 @@ mod tiles;
 pub use additive::{Additive, AdditiveStep};
 pub use attnres::{AttnRes, AttnResJunction, DeltaAttnRes, DeltaJunction};
 pub use ddl::{Ddl, DdlSettings, Target};
+pub use dense::{Dense, DenseJunction, DenseSettings};
 pub use gr::{Gr, GrSettings};
 pub use mixing::{Mixing, MixingForm, MixingGates, MixingKind, MixingReadOut};
 pub use nag::Nag;
@@ -47,7 +49,8 @@ pub struct Gradient {
 /// Junctions are gone through forward in order, then, if the stream was told to keep what that takes,
 /// backward in reverse order; each time exactly once.
 pub trait Stream: Debug + Send {
-    /// Goes through the next junction: `write` is `[tokens, width]`, and so is the output.
+    /// Goes through the next junction: `write` is `[tokens, width]`. So is the output, unless the attention that is
+    /// given it has inputs of its own for queries, keys and values; then they stand side by side in a token's row.
     fn forward(&mut self, write: Rows, params: &[f32]) -> Vec<f32>;
 
     /// Goes back through the last junction that was not gone back through yet: `d_output` is the
@@ -66,7 +69,12 @@ pub trait Stream: Debug + Send {
 
 /// The inference form of a [`Stream`]: one token at a time, forward only, no allocation.
 pub trait DecodeStream: Debug + Send {
-    /// Goes through a junction: `write` and `output` are one row. Each token goes through all of them in order, from
+    /// How many rows of the width stand side by side in a junction's output.
+    fn inputs(&self, _junction: usize) -> usize {
+        1
+    }
+
+    /// Goes through a junction: `write` is one row, and `output` as many as [`DecodeStream::inputs`] says. Each token goes through all of them in order, from
     /// the first on. Says whether it runs the sub-layer that is given the output; if not, what the next junction
     /// is given as its write has no meaning.
     fn step(&mut self, junction: usize, write: &[f32], params: &[f32], output: &mut [f32]) -> bool;

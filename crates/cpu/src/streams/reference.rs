@@ -61,6 +61,14 @@ impl Case {
         }
     }
 
+    /// The same for a stream of whose outputs some hold several rows side by side.
+    pub(crate) fn with_inputs(mut self, inputs: Vec<usize>) -> Self {
+        for (junction, (rows, inputs)) in self.d_outputs.iter_mut().zip(&inputs).enumerate() {
+            *rows = noise(&format!("gradient {junction}"), self.tokens * self.width * inputs);
+        }
+        self
+    }
+
     pub(crate) fn forward(&self, stream: &mut dyn Stream) -> Vec<Vec<f32>> {
         let write = |write: &Vec<f32>| -> Rows { Arc::new(write.clone()) };
         let inputs = self.writes.iter().zip(&self.params);
@@ -129,7 +137,7 @@ impl Case {
             for (junction, (f, params)) in alone.writes.iter().zip(&alone.params).enumerate() {
                 // What a token writes that does not run has no meaning.
                 let f = if runs { f.clone() } else { vec![f32::NAN; f.len()] };
-                let mut output = vec![f32::NAN; self.width];
+                let mut output = vec![f32::NAN; self.d_outputs[junction].len() / self.tokens];
                 runs = decode.step(junction, &f, params, &mut output);
                 let want = stream.forward(Arc::new(f), params);
                 assert_eq!(output, want, "token {token} at junction {junction}");
@@ -154,7 +162,7 @@ impl Case {
             let outputs = case.forward(&mut stream);
             let gradients = case.backward(&mut stream);
             for rows in outputs[at..].iter().chain([&gradients[at].write]) {
-                for (token, row) in rows.chunks(self.width).enumerate() {
+                for (token, row) in rows.chunks(rows.len() / self.tokens).enumerate() {
                     assert_eq!(row.iter().all(|value| value.is_finite()), token != spoilt);
                 }
             }
@@ -164,7 +172,8 @@ impl Case {
     /// The same inputs of these tokens alone, in this order.
     pub(crate) fn only(&self, tokens: &[usize]) -> Self {
         let pick = |rows: &Vec<f32>| {
-            let row = |&token: &usize| rows[token * self.width..][..self.width].to_vec();
+            let each = rows.len() / self.tokens;
+            let row = |&token: &usize| rows[token * each..][..each].to_vec();
             tokens.iter().flat_map(row).collect()
         };
         Self {
@@ -198,8 +207,11 @@ impl Case {
     }
 
     fn token(&self, rows: &[Vec<f32>], token: usize) -> Vec<Vec<f64>> {
-        let row = token * self.width..(token + 1) * self.width;
-        rows.iter().map(|rows| wide(&rows[row.clone()])).collect()
+        let row = |rows: &Vec<f32>| {
+            let each = rows.len() / self.tokens;
+            wide(&rows[token * each..][..each])
+        };
+        rows.iter().map(row).collect()
     }
 
     fn expected_outputs(&self, reference: Reference<'_>) -> Vec<Vec<f32>> {

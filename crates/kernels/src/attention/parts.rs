@@ -1,52 +1,56 @@
 //! Attention in its parts, for models whose blocks leave keys and values to later ones (depth slots): the
 //! projections are then needed outside the operation.
 
+use super::inputs::Inputs;
 use super::projected::{Asking, Projected};
 use super::{AttentionShape, HeadGains, RopeTables};
 use crate::bridge::{Input, Operation, Output, run};
 use crate::path::precision;
 use burn::tensor::Tensor;
 use hadal_cpu::attention::{HeadNorms, Keys, Shape, Slots};
-use hadal_cpu::linear::{self, Weight};
+use hadal_cpu::linear::Weight;
 use hadal_cpu::{Precision, Route, Rows};
 
 /// `[x Wq^T | x Wk^T | x Wv^T]`.
 ///
 /// # Shapes
-/// - `x`: `[B, T, d]`
+/// - `x`: `[B, T, d]`, or `[B, T, 3 d]` if each has an input of its own
 /// - output: `[B, T, sum of the weights' rows]`
 pub fn project_heads(x: Tensor<3>, weights: [Tensor<2>; 3]) -> Tensor<3> {
-    let x_shape = x.dims();
+    let [batch, time, _] = x.dims();
+    let layout = Inputs::of(&x, &weights[0]);
     let outs = weights.each_ref().map(|weight| weight.dims()[0]);
     let [q, k, v] = weights;
-    let operation = ProjectHeads { x: x_shape, outs, precision: precision() };
+    let operation = ProjectHeads { rows: [batch, time], layout, outs, precision: precision() };
     run(operation, vec![x.into(), q.into(), k.into(), v.into()])
 }
 
 #[derive(Debug)]
 struct ProjectHeads {
-    x: [usize; 3],
+    /// Batch and time.
+    rows: [usize; 2],
+    layout: Inputs,
     outs: [usize; 3],
     precision: Precision,
 }
 
 impl ProjectHeads {
     fn weights<'a>(&self, inputs: &'a [Rows]) -> [Weight<'a>; 3] {
-        [1, 2, 3].map(|i| Weight::new(inputs[i].values(), self.x[2]))
+        [1, 2, 3].map(|i| Weight::new(inputs[i].values(), self.layout.width()))
     }
 }
 
 impl Operation for ProjectHeads {
     fn forward(&self, inputs: &[Rows], _: bool) -> Output {
         let (x, weights) = (inputs[0].values(), self.weights(inputs));
-        let values = linear::forward(x, self.x[2], &weights, self.precision);
-        let [batch, time, _] = self.x;
+        let values = self.layout.forward(x, &weights, 0..3, self.precision);
+        let [batch, time] = self.rows;
         Output { values, shape: vec![batch, time, self.outs.iter().sum()], saved: Vec::new() }
     }
 
     fn backward(&self, d: Rows, inputs: &[Rows], _: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let (x, weights) = (inputs[0].values(), self.weights(inputs));
-        let gradient = linear::backward(d.values(), x, self.x[2], &weights, self.precision);
+        let gradient = self.layout.backward(d.values(), x, &weights, 0..3, self.precision);
         std::iter::once(gradient.x).chain(gradient.weights).collect()
     }
 }

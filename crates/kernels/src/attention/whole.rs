@@ -1,5 +1,6 @@
 //! The whole sub-layer as one operation: from its input to its output.
 
+use super::inputs::Inputs;
 use super::projected::{Asking, Projected, keyed};
 use super::{AttentionCall, AttentionShape, AttentionWeights, RopeTables};
 use crate::bridge::{Input, Operation, Output};
@@ -11,11 +12,15 @@ use hadal_cpu::bias;
 use hadal_cpu::linear::{self, Weight};
 use hadal_cpu::{Precision, Rows};
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// Inputs are x, the four matrices, then gains if there are any, then biases if there are any.
 #[derive(Debug)]
 pub(super) struct Attention {
+    /// The shape of the output.
     x: [usize; 3],
+    /// What the rows of x are.
+    layout: Inputs,
     shape: AttentionShape,
     rope: RopeTables,
     eps: Option<f32>,
@@ -68,7 +73,9 @@ impl Attention {
         let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
         let AttentionCall { shape, rope, asking, recompute } = call;
         let eps = norms.as_ref().map(|norms| norms.eps as f32);
-        let x_shape = x.dims();
+        let layout = Inputs::of(&x, &q);
+        let [batch, time, _] = x.dims();
+        let x_shape = [batch, time, layout.width()];
         let mut inputs: Vec<Input> = vec![x.into(), q.into(), k.into(), v.into(), o.into()];
         if let Some(norms) = norms {
             inputs.extend([norms.query.into(), norms.key.into()]);
@@ -81,7 +88,9 @@ impl Attention {
         };
         let (bias, output_bias) = (place(bias), place(output_bias));
         let (x, rope, precision) = (x_shape, rope.clone(), precision());
-        (Self { x, shape, rope, eps, bias, output_bias, asking, recompute, precision }, inputs)
+        let attention =
+            Self { x, layout, shape, rope, eps, bias, output_bias, asking, recompute, precision };
+        (attention, inputs)
     }
 
     fn width(&self) -> usize {
@@ -113,30 +122,33 @@ impl Attention {
         [Weight::new(inputs[4].values(), self.mixed_width())]
     }
 
-    /// The rows of the tokens that ask.
-    fn gather<'a>(&self, rows: &'a [f32]) -> Cow<'a, [f32]> {
+    /// The rows of the tokens that ask, of so many elements each.
+    fn gather<'a>(&self, rows: &'a [f32], elements: usize) -> Cow<'a, [f32]> {
         match &self.asking {
             None => Cow::Borrowed(rows),
-            Some(asking) => Cow::Owned(asking.route.gather(rows, self.width())),
+            Some(asking) => Cow::Owned(asking.route.gather(rows, elements)),
         }
+    }
+
+    fn gather_input<'a>(&self, inputs: &'a [Rows]) -> Cow<'a, [f32]> {
+        self.gather(inputs[0].values(), self.layout.elements())
     }
 
     /// `gathered` are the input's rows of the tokens that ask.
     fn project(&self, inputs: &[Rows], gathered: &[f32]) -> Projected<Vec<f32>> {
         let bias = self.bias.map(|place| inputs[place].values());
-        let project = |x: &[f32], weights: &[Weight], bias: Option<&[f32]>| {
-            biased(linear::forward(x, self.width(), weights, self.precision), bias)
-        };
         let projections = self.projections(inputs);
-        let Some(asking) = &self.asking else {
-            return Projected::Joined(project(gathered, &projections, bias));
+        let project = |x: &[f32], kinds: Range<usize>, bias: Option<&[f32]>| {
+            biased(self.layout.forward(x, &projections, kinds, self.precision), bias)
         };
-        let [q, k, v] = projections;
+        let Some(asking) = &self.asking else {
+            return Projected::Joined(project(gathered, 0..3, bias));
+        };
         let bias = bias.map(|bias| bias.split_at(self.mixed_width()));
         let keyed = keyed(asking.keys, inputs[0].values(), gathered);
         Projected::Apart {
-            queries: project(gathered, &[q], bias.map(|(queries, _)| queries)),
-            key_values: project(keyed, &[k, v], bias.map(|(_, key_values)| key_values)),
+            queries: project(gathered, 0..1, bias.map(|(queries, _)| queries)),
+            key_values: project(keyed, 1..3, bias.map(|(_, key_values)| key_values)),
             asking: asking.clone(),
         }
     }
@@ -165,18 +177,20 @@ impl Attention {
         inputs: &[Rows],
         gathered: &[f32],
     ) -> Vec<Vec<f32>> {
-        let (x, width, precision) = (inputs[0].values(), self.width(), self.precision);
-        let [q, k, v] = self.projections(inputs);
+        let (x, projections) = (inputs[0].values(), self.projections(inputs));
+        let back = |d: &[f32], x: &[f32], kinds| {
+            self.layout.backward(d, x, &projections, kinds, self.precision)
+        };
         match d {
             Projected::Joined(joined) => {
-                let gradient = linear::backward(joined, x, width, &[q, k, v], precision);
+                let gradient = back(joined, x, 0..3);
                 std::iter::once(gradient.x).chain(gradient.weights).collect()
             }
             Projected::Apart { queries, key_values, asking } => {
                 let keyed = keyed(asking.keys, x, gathered);
-                let of_queries = linear::backward(queries, gathered, width, &[q], precision);
-                let of_keys = linear::backward(key_values, keyed, width, &[k, v], precision);
-                let of_x = input_gradient(asking, of_queries.x, of_keys.x, width);
+                let of_queries = back(queries, gathered, 0..1);
+                let of_keys = back(key_values, keyed, 1..3);
+                let of_x = input_gradient(asking, of_queries.x, of_keys.x, self.layout.elements());
                 let weights = of_queries.weights.into_iter().chain(of_keys.weights);
                 std::iter::once(of_x).chain(weights).collect()
             }
@@ -198,7 +212,7 @@ impl Attention {
 
 impl Operation for Attention {
     fn forward(&self, inputs: &[Rows], keep: bool) -> Output {
-        let gathered = self.gather(inputs[0].values());
+        let gathered = self.gather_input(inputs);
         let intermediates = self.intermediates(inputs, &gathered);
         let values = self.outputs(&intermediates.mixed, inputs);
         let saved = if keep && !self.recompute { intermediates.save() } else { Vec::new() };
@@ -206,13 +220,13 @@ impl Operation for Attention {
     }
 
     fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
-        let gathered = self.gather(inputs[0].values());
+        let gathered = self.gather_input(inputs);
         let Intermediates { projected, mixed, log_sums } =
             match Intermediates::restore(saved, self.asking.as_ref()) {
                 Some(saved) => saved,
                 None => self.intermediates(inputs, &gathered),
             };
-        let d = self.gather(d.values());
+        let d = self.gather(d.values(), self.width());
         let (width, weight, precision) = (self.mixed_width(), self.output(inputs), self.precision);
         let mut out = linear::backward(&d, &mixed, width, &weight, precision);
         let (shape, slots) = (self.shape(inputs), Slots::default());
@@ -269,7 +283,7 @@ pub(super) struct Continued {
 impl Operation for Continued {
     fn forward(&self, inputs: &[Rows], _: bool) -> Output {
         let Self { attention, seen } = self;
-        let gathered = attention.gather(inputs[0].values());
+        let gathered = attention.gather_input(inputs);
         let projected = attention.project(inputs, &gathered);
         let (shape, batch) = (attention.shape(inputs), attention.x[0]);
         let mixed = seen.attend(&projected, &shape, batch, attention.precision);

@@ -1,12 +1,13 @@
 //! Attention of a single token to those before it.
 
 use super::{LinearStep, Room, lend_some};
-use crate::attention::{AttentionShape, AttentionWeights};
+use crate::attention::{AttentionShape, AttentionWeights, Inputs};
 use crate::bridge::lend;
 use hadal_cpu::Rows;
 use hadal_cpu::attention::{HeadNorms, KeyValues, Shape};
 use hadal_cpu::bias;
 use hadal_cpu::linear;
+use std::ops::Range;
 
 /// [`crate::continued_attention()`] for a single token.
 #[derive(Debug)]
@@ -68,7 +69,8 @@ impl AttentionStep {
     /// Attends from a token to all before it, and adds it to them.
     ///
     /// # Shapes
-    /// - `x` and `y`: `[d]`
+    /// - `x`: `[d]`, or `[3 d]`: inputs of queries, keys and values side by side
+    /// - `y`: `[d]`
     pub fn run(
         &self,
         x: &[f32],
@@ -79,10 +81,7 @@ impl AttentionStep {
     ) {
         let Room { joined, mixed, .. } = room;
         let shape = self.shape(rotation);
-        let weights = [&self.q, &self.k, &self.v].map(LinearStep::weight);
-        joined.resize(weights.iter().map(|weight| weight.out).sum(), 0.0);
-        linear::step(x, &weights, joined);
-        add_bias(joined, self.bias.as_ref(), 0);
+        self.project(x, 0..3, joined);
         mixed.resize(self.q.out(), 0.0);
         seen.step(joined, &shape, mixed);
         self.o.apply(mixed, y);
@@ -92,14 +91,24 @@ impl AttentionStep {
     /// Adds a token that does not ask to what was seen.
     ///
     /// # Shapes
-    /// - `x`: `[d]`
+    /// - `x`: as in [`AttentionStep::run`]
     pub fn add(&self, x: &[f32], rotation: Rotation, seen: &mut KeyValues, room: &mut Room) {
-        let weights = [&self.k, &self.v].map(LinearStep::weight);
-        let joined = &mut room.joined;
-        joined.resize(weights.iter().map(|weight| weight.out).sum(), 0.0);
-        linear::step(x, &weights, joined);
-        add_bias(joined, self.bias.as_ref(), self.q.out());
-        seen.add(joined, 0, &self.shape(rotation));
+        self.project(x, 1..3, &mut room.joined);
+        seen.add(&room.joined, 0, &self.shape(rotation));
+    }
+
+    /// Queries, keys and values of these kinds, side by side.
+    fn project(&self, x: &[f32], kinds: Range<usize>, joined: &mut Vec<f32>) {
+        let weights = [&self.q, &self.k, &self.v].map(LinearStep::weight);
+        let inputs = Inputs::new(x.len(), self.q.inputs);
+        joined.resize(weights[kinds.clone()].iter().map(|weight| weight.out).sum(), 0.0);
+        let mut rest = joined.as_mut_slice();
+        for kind in kinds.clone() {
+            let (part, others) = rest.split_at_mut(weights[kind].out);
+            linear::step(inputs.part(x, kind), &weights[kind..=kind], part);
+            rest = others;
+        }
+        add_bias(joined, self.bias.as_ref(), if kinds.start == 0 { 0 } else { self.q.out() });
     }
 
     fn shape<'a>(&'a self, (cos, sin): Rotation<'a>) -> Shape<'a> {

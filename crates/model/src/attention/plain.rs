@@ -14,7 +14,8 @@ impl Attention {
     /// other rows of the output are zero.
     ///
     /// # Shapes
-    /// - `x` and output: `[B, T, d]`
+    /// - `x`: as in [`Attention::fused`]
+    /// - output: `[B, T, d]`
     /// - `sequence`: `[B, kv heads, S, head_dim]` with S >= T
     /// - each of `slots`: `[B, kv heads, T, head_dim]`
     pub(crate) fn plain(
@@ -27,6 +28,7 @@ impl Attention {
         present: Present,
     ) -> Tensor<3> {
         let [batch, time, _] = x.dims();
+        let [x, _, _] = self.inputs(x);
         let seen = sequence.key.dims()[2];
         let complete = present.is_none_or(|rows| rows.iter().all(|row| row.len() == seen));
         let mix_row = |row: usize, queries: &Tensor<4>, askers: &[u32]| {
@@ -201,11 +203,12 @@ impl Attention {
     /// How much of its attention each head gives to the first token of a row that begins here.
     ///
     /// # Shapes
-    /// - `x`: `[B, T, d]`
+    /// - `x`: as in [`Attention::fused`]
     /// - output: `[B, T, heads, 1]`
     pub(crate) fn first_token(&self, x: Tensor<3>, rope: &Rope, slots: &[KeyValue]) -> Tensor<4> {
         let [batch, time, _] = x.dims();
         let key = self.key_value(x.clone(), rope).key;
+        let [x, _, _] = self.inputs(x);
         let queries = self.queries(x, rope);
         let hidden = self.hidden(&queries, time);
         let first = self.mixture(queries, key, slots, hidden).narrow(3, 0, 1);

@@ -167,6 +167,11 @@ class Pass:
         """Sub-layer l on exactly x. Tokens for which `exists` [B, T, 1] is false leave no keys to others."""
         return self.mlp(l // 2, x) if l % 2 else self.attention(l // 2, x, exists)
 
+    def apart(self, l, query, key, value):
+        """An attention that makes queries, keys and values of inputs of their own, each with a norm."""
+        keys, values = (self.rms(x) * self.of(l, f"{part}_norm") for part, x in (("k", key), ("v", value)))
+        return self.attention(l // 2, self.norm(l, query), None, (keys, values))
+
     def branch(self, l, h, exists=None):
         """A sub-layer that normalises what it reads."""
         return self.sub(l, self.norm(l, h), exists)
@@ -178,9 +183,10 @@ class Pass:
             allowed = allowed & (self.ago < window["size"])
         return (allowed & (kept[:, None] | (self.ago == 0)))[:, None]
 
-    def attention(self, i, x, exists):
-        name = f"layers.{i}.attn"
-        q, k, v = (self.heads(f"{name}.{part}", x) for part in "qkv")
+    def attention(self, i, x, exists, apart=None):
+        """`apart` are inputs of keys and values, where they are not x."""
+        name, inputs = f"layers.{i}.attn", (x, *(apart or (x, x)))
+        q, k, v = (self.heads(f"{name}.{part}", given) for part, given in zip("qkv", inputs))
         q, k = self.turn(f"{name}.q_norm", q), self.turn(f"{name}.k_norm", k)
         slot, kept = (k, v), self.shown
         if exists is not None:
@@ -385,6 +391,42 @@ class DenseFormer(Policy):
         return x
 
 
+class Mudd(Policy):
+    kind = "mudd"
+
+    def shapes(self, settings, d, blocks):
+        found, norms = {}, settings.get("norms", False)
+        if norms:
+            found["block.0.source_norm"] = (d,)
+        for i in range(1, blocks + 1):
+            ways = 1 if i == blocks else settings["ways"]
+            m = ways * (i + 1)
+            own = {"weights": (ways, i + 1), "down": (m, d), "up": (m, m)}
+            if norms:
+                own |= dict.fromkeys(("source_norm", "weight_norm", "out_norm"), (d,))
+            found |= every([f"block.{i}"], own)
+        apart = range(2, 2 * blocks, 2) if settings["ways"] == 4 else []
+        return found | every(apart, {"k_norm": (d,), "v_norm": (d,)})
+
+    def forward(self, run, x):
+        norms, apart = run.settings.get("norms", False), None
+        source = lambda i, x: run.rms(x) * run.of(f"block.{i}", "source_norm") if norms else x
+        sources = [source(0, x)]
+        for i in run.blocks:
+            x = x + (run.apart(2 * i, *apart) if apart else run.branch(2 * i, x))
+            x = x + run.branch(2 * i + 1, x)
+            sources.append(source(i + 1, x))
+            end = lambda name: run.of(f"block.{i + 1}", name)
+            seen = run.rms(x) * end("weight_norm") if norms else run.rms(x)
+            weights = F.gelu(seen @ end("down").T) @ end("up").T
+            weights = weights.unflatten(-1, (-1, i + 2)) + end("weights")
+            *apart, last = torch.einsum("btwj,jbtd->wbtd", weights, torch.stack(sources))
+            if norms:
+                apart, last = [x + way for way in apart], x + end("out_norm") * run.rms(last)
+            x = last
+        return x
+
+
 class SiameseNorm(Policy):
     kind = "siamese"
 
@@ -521,27 +563,50 @@ def pool(run, query, sources):
 class AttentionResiduals(Policy):
     kind = "attnres"
 
+    def size(self, settings, subs):
+        """Sub-layers to a block."""
+        blocks = settings.get("blocks", 0)
+        return settings.get("block_size", 0) or (math.ceil(subs / blocks) if blocks else 1)
+
     def shapes(self, settings, d, blocks):
-        for form in ("heads", "delta", "gated", "normed"):
-            if settings.get(form, False) is True or settings.get(form, 1) > 1:
-                raise ValueError(f"attnres with {form} is not computed here yet; hadal itself runs it")
-        return every([*range(1, 2 * blocks), "out"], {"query": (d,), "key_norm": (d,)})
+        delta, found = settings.get("delta", False), {}
+        first = self.size(settings, 2 * blocks) if delta else 1
+        for l in [*range(first, 2 * blocks), *([] if delta else ["out"])]:
+            apart = settings.get("ways", 1) > 1 and l != "out" and l % 2 == 0
+            own = {"query": (3, d) if apart else (d,)}
+            own |= {} if settings.get("normed") else {"key_norm": (d,)}
+            found |= every([l], own | ({"k_norm": (d,), "v_norm": (d,)} if apart else {}))
+        return found | (every(range(1, 2 * blocks), {"gate": (1,)}) if settings.get("gated") else {})
+
+    def pools(self, run, l, sources):
+        """What reader l pools of the sources: once, or for query, key and value."""
+        S, heads = torch.stack(sources, -2), run.settings.get("heads", 1)
+        queries, keys = run.of(l, "query"), run.rms(S)
+        if run.settings.get("normed"):
+            queries, S = queries / math.sqrt(S.shape[-1]), keys
+        else:
+            queries = queries * run.of(l, "key_norm")
+        grouped = lambda x: x.unflatten(-1, (heads, -1))
+        for query in queries.view(-1, S.shape[-1]):
+            weights = torch.softmax(grouped(keys * query).sum(-1), -2)
+            yield (weights[..., None] * grouped(S)).sum(-3).flatten(-2)
 
     def forward(self, run, x):
-        blocks = run.settings.get("blocks", 0)
-        size = run.settings.get("block_size", 0) or (math.ceil(len(run.subs) / blocks) if blocks else 1)
-        closed, open_sum = [x], None
-
-        def read(l):
-            sources = closed if open_sum is None else [*closed, open_sum]
-            return pool(run, run.of(l, "query") * run.of(l, "key_norm"), torch.stack(sources, -2))
-
+        size, delta = self.size(run.settings, len(run.subs)), run.settings.get("delta", False)
+        closed, open_sum, stream = [x], None, x
         for l in run.subs:
             if l % size == 0 and open_sum is not None:
                 closed, open_sum = [*closed, open_sum], None
-            write = run.branch(l, read(l) if l else x)
-            open_sum = write if open_sum is None else open_sum + write
-        return read("out")
+            sources = closed if delta or open_sum is None else [*closed, open_sum]
+            h = [x]
+            if delta and l:
+                pooled = next(self.pools(run, l, sources)) if l >= size else x
+                h = [stream + (run.of(l, "gate") if run.settings.get("gated") else 1.0) * pooled]
+            elif l:
+                h = list(self.pools(run, l, sources))
+            write = run.apart(l, *h) if len(h) > 1 else run.branch(l, *h)
+            open_sum, stream = write if open_sum is None else open_sum + write, stream + write
+        return stream if delta else next(self.pools(run, "out", [*closed, open_sum]))
 
 
 class MultiGate(Policy):

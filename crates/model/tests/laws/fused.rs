@@ -143,6 +143,11 @@ fn policies_that_have_a_fused_form_keep_it() {
         "attnres:normed=true",
         "attnres:delta=true",
         "attnres:block_size=4,delta=true,gated=true,heads=2",
+        "attnres:block_size=2,normed=true,ways=3",
+        "denseformer",
+        "mudd",
+        "mudd:ways=1",
+        "mudd:norms=true",
     ] {
         assert!(has_fused_form(&with_policy(policy)), "{policy}");
     }

@@ -97,6 +97,65 @@ fn denseformer_starts_as_prenorm() {
     );
 }
 
+/// Norms of keys and values start alike; a random query norm is given to all three.
+#[test]
+fn averages_with_weights_of_tokens_start_as_prenorm() {
+    let prenorm = with_fresh_residual(&base());
+    for (form, tolerance) in
+        [("ways=1", 1e-6), ("ways=4", 1e-5), ("ways=1,norms=true", 1e-6), ("norms=true", 1e-5)]
+    {
+        let start =
+            built(&with_policy(&format!("mudd:{form}")), &Device::flex(), |name, shape| match name
+                .split('.')
+                .collect::<Vec<_>>()
+                .as_slice()
+            {
+                ["residual", site, "k_norm" | "v_norm"] => {
+                    let block = site.parse::<usize>().unwrap() / 2;
+                    Some(random_values(&format!("layers.{block}.attn_norm.weight"), shape))
+                }
+                ["residual", ..] => None,
+                _ => Some(random_values(name, shape)),
+            });
+        assert_same(&start, &prenorm, tolerance);
+    }
+}
+
+#[test]
+fn one_way_whose_weights_are_the_same_for_all_tokens_is_denseformer() {
+    let dense = random(&with_policy("denseformer"), &Device::flex());
+    let mudd = built(&with_policy("mudd:ways=1"), &Device::flex(), |name, shape| {
+        match name.strip_suffix(".up") {
+            Some(_) => Some(vec![0.0; shape.iter().product()]),
+            // The same numbers, drawn for a vector.
+            None if name.ends_with(".weights") => Some(random_values(name, &shape[1..])),
+            None => Some(random_values(name, shape)),
+        }
+    });
+    assert_same(&mudd, &dense, 1e-5);
+}
+
+#[test]
+fn three_equal_ways_are_one() {
+    for form in ["block_size=2,normed=true", "blocks=2,heads=2", "blocks=0"] {
+        let one = random(&with_policy(&format!("attnres:{form}")), &Device::flex());
+        let policy = with_policy(&format!("attnres:{form},ways=3"));
+        let three = built(&policy, &Device::flex(), |name, shape| {
+            match name.split('.').collect::<Vec<_>>().as_slice() {
+                ["residual", site, "k_norm" | "v_norm"] => {
+                    let block = site.parse::<usize>().unwrap() / 2;
+                    Some(random_values(&format!("layers.{block}.attn_norm.weight"), shape))
+                }
+                ["residual", .., "query"] if shape.len() == 2 => {
+                    Some(random_values(name, &shape[1..]).repeat(3))
+                }
+                _ => Some(random_values(name, shape)),
+            }
+        });
+        assert_same(&three, &one, 1e-5);
+    }
+}
+
 #[test]
 fn layer_norm_scaling_folds_into_the_gains() {
     let folded = built(&base(), &Device::flex(), |name, shape| {

@@ -6,7 +6,8 @@
 //!
 //! Forms: several heads, each with a softmax over its own channels (MHAR, arXiv 2607.27230); delta, where
 //! the stream stays and the pool of finished blocks is added to what is read (arXiv 2605.18855), with a gate
-//! or without; normed, where keys and values are both normalised (Inkling-2).
+//! or without; normed, where keys and values are both normalised, and three ways, where every attention but the first
+//! pools for query, key and value each (Inkling-2 has both, but three ways at every sixth block alone).
 
 mod fused;
 
@@ -14,9 +15,9 @@ use crate::fused::{Fused, FusedOptions, Junction};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released};
 use crate::pool::{Pooled, Source, pool_in_groups};
-use crate::probe::{Place, Signal, show, show_per_stream};
+use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
-use crate::site::{Dimensions, Site};
+use crate::site::{Dimensions, Site, SubLayerKind};
 use crate::traversal::Traversal;
 use crate::unset::{is_false, is_one, is_zero};
 use crate::weights::{Init, Weights};
@@ -45,15 +46,37 @@ pub struct AttentionResidualsConfig {
     /// Whether values are normalised as keys are.
     #[serde(skip_serializing_if = "is_false")]
     pub normed: bool,
+    /// Pools of an attention: one, or three for query, key and value. The first has one source and none.
+    #[serde(skip_serializing_if = "is_one")]
+    pub ways: usize,
 }
+
+/// Query, key and value.
+const KINDS: usize = 3;
 
 impl Default for AttentionResidualsConfig {
     fn default() -> Self {
-        Self { blocks: 0, block_size: 0, heads: 1, delta: false, gated: false, normed: false }
+        Self {
+            blocks: 0,
+            block_size: 0,
+            heads: 1,
+            delta: false,
+            gated: false,
+            normed: false,
+            ways: 1,
+        }
     }
 }
 
 impl AttentionResidualsConfig {
+    /// Pools of a sub-layer, or of the read-out as the one after the last.
+    fn pools(&self, site: usize, dimensions: &Dimensions) -> usize {
+        let apart = site > 0
+            && site < dimensions.sites()
+            && Site::new(site).kind() == SubLayerKind::Attention;
+        if apart { self.ways } else { 1 }
+    }
+
     /// Sub-layers whose outputs are added into one source.
     fn block_size(&self, dimensions: &Dimensions) -> usize {
         match (self.block_size, self.blocks) {
@@ -83,7 +106,7 @@ impl PolicyConfig for AttentionResidualsConfig {
     }
 
     fn check(&self, dimensions: &Dimensions) -> Result<(), InvalidPolicy> {
-        let Self { blocks, block_size, heads, delta, gated, normed } = *self;
+        let Self { blocks, block_size, heads, delta, gated, normed, ways } = *self;
         let width = dimensions.width;
         let reason = if blocks > 0 && block_size > 0 {
             format!(
@@ -98,6 +121,10 @@ impl PolicyConfig for AttentionResidualsConfig {
             "normed and delta are both true, but no such form is defined; leave one out".to_owned()
         } else if normed && heads > 1 {
             format!("normed is true and heads {heads}, but the normed form has one head")
+        } else if ways != 1 && ways != KINDS {
+            format!("ways is {ways}, but there can be 1, or 3 for query, key and value")
+        } else if ways > 1 && delta {
+            format!("ways is {ways} and delta true, but no such form is defined; leave one out")
         } else {
             return Ok(());
         };
@@ -115,7 +142,9 @@ impl PolicyConfig for AttentionResidualsConfig {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let size = self.block_size(dimensions) as u64;
         // Reader l sees the embedding, the closed blocks and, inside a block, the open one.
-        let seen: u64 = (1..=sites).map(|l| 1 + l.div_ceil(size)).sum();
+        let pools = |l: u64| self.pools(l as usize, dimensions) as u64;
+        let seen: u64 = (1..=sites).map(|l| pools(l) * (1 + l.div_ceil(size))).sum();
+        let more: u64 = (1..=sites).map(|l| pools(l) - 1).sum();
         let opened = sites.div_ceil(size);
         if self.delta {
             // Reader l sees the embedding and the finished blocks, and adds their pool to the stream.
@@ -127,9 +156,12 @@ impl PolicyConfig for AttentionResidualsConfig {
             };
         }
         Cost {
-            flops: seen * 4 * d + (sites + 1) * 2 * d + sites * (Cost::norm(d) + d) + Cost::norm(d),
+            flops: seen * 4 * d
+                + (sites + 1) * 2 * d
+                + sites * (Cost::norm(d) + d)
+                + (more + 1) * Cost::norm(d),
             state: (opened + 1) * d,
-            saved: (2 * sites + 1) * d,
+            saved: (2 * sites + 1 + more) * d,
         }
     }
 
@@ -139,7 +171,11 @@ impl PolicyConfig for AttentionResidualsConfig {
         // A pool of one source needs no query: in the delta form, before the first finished block.
         let asks = |l: usize| !self.delta || l >= block_size;
         let readers = (1..dimensions.sites())
-            .map(|l| asks(l).then(|| Reader::new(&l.to_string(), self.normed, dimensions, weights)))
+            .map(|l| {
+                let pools = self.pools(l, dimensions);
+                asks(l)
+                    .then(|| Reader::new(&l.to_string(), self.normed, pools, dimensions, weights))
+            })
             .collect();
         let gates = (1..dimensions.sites())
             .filter(|_| self.gated)
@@ -149,7 +185,7 @@ impl PolicyConfig for AttentionResidualsConfig {
             norms,
             readers,
             gates,
-            out: (!self.delta).then(|| Reader::new("out", self.normed, dimensions, weights)),
+            out: (!self.delta).then(|| Reader::new("out", self.normed, 1, dimensions, weights)),
             final_norm: final_norm(dimensions, weights),
             block_size,
             heads: self.heads,
@@ -159,33 +195,79 @@ impl PolicyConfig for AttentionResidualsConfig {
     }
 }
 
-/// A query over depth with the gain of its keys.
+/// Queries over depth with the gain of their keys.
 #[derive(Module, Debug)]
 pub(crate) struct Reader {
-    query: Param<Tensor<1>>,
+    query: Query,
     /// None in the normed form.
     key_norm: Option<Param<Tensor<1>>>,
 }
 
+/// What a reader asks with.
+#[derive(Module, Debug)]
+pub(crate) enum Query {
+    /// One query for all that the sub-layer is given.
+    One(Param<Tensor<1>>),
+    /// An attention's queries for what its query, key and value are made of.
+    Each(Apart),
+}
+
+/// An attention whose query, key and value are pooled apart.
+#[derive(Module, Debug)]
+pub(crate) struct Apart {
+    /// `[3, d]`
+    queries: Param<Tensor<2>>,
+    /// Of what keys and values are made of.
+    norms: [RmsNorm; 2],
+}
+
 impl Reader {
-    fn new(place: &str, normed: bool, dimensions: &Dimensions, weights: &mut Weights) -> Self {
-        let d = dimensions.width;
-        let key_norm = format!("residual.{place}.key_norm");
+    fn new(
+        place: &str,
+        normed: bool,
+        pools: usize,
+        dimensions: &Dimensions,
+        weights: &mut Weights,
+    ) -> Self {
+        let (d, eps) = (dimensions.width, dimensions.norm_eps);
+        let name = |part: &str| format!("residual.{place}.{part}");
         Self {
-            query: weights.param(format!("residual.{place}.query"), [d], Init::ZEROS),
-            key_norm: (!normed).then(|| weights.param(key_norm, [d], Init::ONES)),
+            query: match pools {
+                1 => Query::One(weights.param(name("query"), [d], Init::ZEROS)),
+                _ => Query::Each(Apart {
+                    queries: weights.param(name("query"), [pools, d], Init::ZEROS),
+                    norms: ["k_norm", "v_norm"]
+                        .map(|part| RmsNorm::new(name(part), d, eps, weights)),
+                }),
+            },
+            key_norm: (!normed).then(|| weights.param(name("key_norm"), [d], Init::ONES)),
         }
     }
 
-    /// What multiplies the normalised sources.
-    fn question(&self) -> Tensor<1> {
-        let query = self.query.val();
-        match &self.key_norm {
+    /// What multiplies the normalised sources, one for each pool.
+    fn questions(&self) -> Vec<Tensor<1>> {
+        let queries = match &self.query {
+            Query::One(query) => vec![query.val()],
+            Query::Each(apart) => {
+                let queries = apart.queries.val();
+                (0..KINDS).map(|kind| queries.clone().narrow(0, kind, 1).squeeze_dim(0)).collect()
+            }
+        };
+        let ask = |query: Tensor<1>| match &self.key_norm {
             Some(key_norm) => query * key_norm.val(),
             None => {
                 let width = query.dims()[0] as f64;
                 query / width.sqrt()
             }
+        };
+        queries.into_iter().map(ask).collect()
+    }
+
+    /// The norms of what keys and values are made of, if they are pooled apart.
+    fn apart(&self) -> Option<&[RmsNorm; 2]> {
+        match &self.query {
+            Query::One(_) => None,
+            Query::Each(apart) => Some(&apart.norms),
         }
     }
 }
@@ -224,21 +306,30 @@ impl AttentionResiduals {
         }
     }
 
-    fn pool(&self, reader: Option<&Reader>, sources: &Sources) -> Pooled {
+    /// One pool, or three for query, key and value.
+    fn pools(&self, reader: Option<&Reader>, sources: &Sources) -> Vec<Pooled> {
         let mut all = sources.closed.clone();
         if let Some(open) = sources.open.as_ref().filter(|_| sources.stream.is_none()) {
             all.push(self.source(open.clone()));
         }
         match reader {
-            Some(reader) => pool_in_groups(&all, reader.question(), self.heads),
+            Some(reader) => {
+                let pool = |question| pool_in_groups(&all, question, self.heads);
+                reader.questions().into_iter().map(pool).collect()
+            }
             // The embedding alone.
             None => {
                 let value = all.swap_remove(0).value;
                 let [batch, time, _] = value.dims();
                 let weights = Tensor::ones([batch, time, 1], &value.device());
-                Pooled { value, weights }
+                vec![Pooled { value, weights }]
             }
         }
+    }
+
+    /// The first pool.
+    fn pool(&self, reader: Option<&Reader>, sources: &Sources) -> Pooled {
+        self.pools(reader, sources).swap_remove(0)
     }
 }
 
@@ -252,29 +343,39 @@ impl Residual for AttentionResiduals {
     }
 
     fn read(&self, site: Site, sources: &Sources, traversal: &mut Traversal) -> Read<()> {
-        let h = match site.index.checked_sub(1) {
-            None => sources.embedding.clone(),
-            Some(reader) => {
-                let Pooled { value, weights } = self.pool(self.readers[reader].as_ref(), sources);
-                let gate = self.gates.get(reader).map(|gate| gate.val().unsqueeze::<3>());
-                show_per_stream(traversal, Place::Site(site), Signal::PoolWeights, || {
-                    match gate.clone() {
-                        Some(gate) => weights * gate,
-                        None => weights,
-                    }
-                });
-                let value = match gate {
-                    Some(gate) => value * gate,
-                    None => value,
-                };
-                match &sources.stream {
-                    Some(stream) => stream.clone() + value,
-                    None => value,
-                }
-            }
+        let (place, norm) = (Place::Site(site), &self.norms[site.index]);
+        let Some(number) = site.index.checked_sub(1) else {
+            show(traversal, place, Signal::Reading, || sources.embedding.clone());
+            return Read::all(norm.forward(sources.embedding.clone()), ());
         };
-        show(traversal, Place::Site(site), Signal::Reading, || h.clone());
-        Read::all(self.norms[site.index].forward(h), ())
+        let reader = self.readers[number].as_ref();
+        let mut pools = self.pools(reader, sources);
+        let others = pools.split_off(1);
+        let Pooled { value, weights } = pools.swap_remove(0);
+        let gate = self.gates.get(number).map(|gate| gate.val().unsqueeze::<3>());
+        show_per_stream(traversal, place, Signal::PoolWeights, || match gate.clone() {
+            Some(gate) => weights * gate,
+            None => weights,
+        });
+        let value = match gate {
+            Some(gate) => value * gate,
+            None => value,
+        };
+        let h = match &sources.stream {
+            Some(stream) => stream.clone() + value,
+            None => value,
+        };
+        show(traversal, place, Signal::Reading, || h.clone());
+        let (input, apart) = (norm.forward(h), reader.and_then(Reader::apart));
+        let (Some([key_norm, value_norm]), [key, value]) = (apart, others.as_slice()) else {
+            return Read::all(input, ());
+        };
+        show_streams(traversal, place, Signal::Ways, || {
+            Tensor::stack(vec![key.value.clone(), value.value.clone()], 2)
+        });
+        let [key, value] = [(key_norm, key), (value_norm, value)]
+            .map(|(norm, pooled)| norm.forward(pooled.value.clone()));
+        Read::apart([input, key, value], ())
     }
 
     fn write(

@@ -5,6 +5,8 @@
 //! arXiv 2402.02622 (dilation 1, period 1).
 
 use crate::additive::additive_cost;
+use crate::averages::Averages;
+use crate::fused::{Fused, FusedOptions, Junction, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, PolicyConfig};
 use crate::probe::{Place, Signal, show};
@@ -14,6 +16,7 @@ use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use hadal_cpu::streams::DenseSettings;
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`DenseFormer`]: there are none.
@@ -91,6 +94,30 @@ impl DenseFormer {
     }
 }
 
+impl Averages for DenseFormer {
+    fn settings(&self) -> DenseSettings {
+        let width = self.final_norm.gain().dims()[0];
+        let eps = self.final_norm.eps() as f32;
+        DenseSettings { width, eps, dynamic: false, norms: false }
+    }
+
+    fn blocks(&self) -> usize {
+        self.averages.len()
+    }
+
+    fn ways(&self, _: usize) -> usize {
+        1
+    }
+
+    fn of_end(&self, block: Option<usize>) -> Vec<Tensor<1>> {
+        block.map(|block| self.averages[block].val()).into_iter().collect()
+    }
+
+    fn gains(&self, reader: Place, _: bool) -> Vec<Tensor<1>> {
+        vec![gain(&self.norms, &self.final_norm, reader)]
+    }
+}
+
 impl Residual for DenseFormer {
     type State = DenseState;
     type Ticket = ();
@@ -122,6 +149,10 @@ impl Residual for DenseFormer {
             SubLayerKind::Attention => state,
             SubLayerKind::Mlp => self.end_block(site, state),
         }
+    }
+
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        self.fuse(junctions, options.keep)
     }
 
     fn close(&self, state: DenseState, traversal: &mut Traversal) -> Tensor<3> {

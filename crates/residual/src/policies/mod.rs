@@ -15,6 +15,7 @@ mod mhc;
 mod mhc_lite;
 mod mixln;
 mod mixture_of_depths;
+mod mudd;
 mod nag;
 mod postnorm;
 mod prenorm;
@@ -33,6 +34,7 @@ policies! {
     Sandwich(sandwich::SandwichConfig) = "sandwich",
     Highway(highway::HighwayConfig) = "highway",
     DenseFormer(denseformer::DenseFormerConfig) = "denseformer",
+    Mudd(mudd::MuddConfig) = "mudd",
     SiameseNorm(siamese::SiameseNormConfig) = "siamese",
     HyperConnections(hc::HyperConnectionsConfig) = "hc",
     ManifoldHyperConnections(mhc::ManifoldHyperConnectionsConfig) = "mhc",

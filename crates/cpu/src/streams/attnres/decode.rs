@@ -59,28 +59,35 @@ impl AttnResDecoding {
 }
 
 impl DecodeStream for AttnResDecoding {
+    fn inputs(&self, junction: usize) -> usize {
+        self.stream.junctions[junction].inputs()
+    }
+
     fn step(&mut self, junction: usize, write: &[f32], params: &[f32], output: &mut [f32]) -> bool {
         if junction == 0 {
             self.tables.count = 0;
         }
         self.take_in(write, self.stream.junctions[junction].joins);
-        let (query, gain) = self.stream.split(junction, params);
+        let (params, width) = (self.stream.split(junction, params), self.stream.width);
         let tables = &mut self.tables;
         let (count, each) = (tables.count, tables.count * self.stream.heads);
-        read_one(
-            self.stream.form,
-            ReadOne {
-                shape: self.stream.shape(query),
-                sources: &tables.sources[..count * gain.len()],
-                inverse_rms: &mut tables.inverse_rms[..count],
-                query: if query.is_empty() { &tables.no_query } else { query },
-                gain,
-                eps: self.stream.eps,
-                logits: &mut tables.logits[..each],
-                weights: &mut tables.weights[..each],
-                output,
-            },
-        );
+        for (pool, output) in output.chunks_exact_mut(width).enumerate() {
+            let (query, gain) = self.stream.of_pool(params, pool);
+            read_one(
+                self.stream.form,
+                ReadOne {
+                    shape: self.stream.shape(query),
+                    sources: &tables.sources[..count * width],
+                    inverse_rms: &mut tables.inverse_rms[..count],
+                    query: if query.is_empty() { &tables.no_query } else { query },
+                    gain,
+                    eps: self.stream.eps,
+                    logits: &mut tables.logits[..each],
+                    weights: &mut tables.weights[..each],
+                    output,
+                },
+            );
+        }
         true
     }
 }

@@ -106,6 +106,15 @@ impl Shape {
     }
 }
 
+/// `y += sum_i a_i x_i`.
+#[inline(always)]
+pub(in crate::streams) fn add_terms<'a>(
+    y: &mut [f32],
+    terms: impl Iterator<Item = (f32, &'a [f32])> + Clone,
+) {
+    add_columns::<COLUMNS>(y, terms);
+}
+
 /// Columns that [`add_columns`] keeps in registers.
 const COLUMNS: usize = 64;
 

@@ -6,8 +6,8 @@ const EPS: f32 = 0.1;
 
 /// The embedding and then writes of which those marked join the source before them.
 fn junctions(joins: &[bool]) -> Vec<AttnResJunction> {
-    let first = AttnResJunction { joins: false, query: false };
-    let write = |&joins| AttnResJunction { joins, query: true };
+    let first = AttnResJunction { joins: false, query: false, apart: false };
+    let write = |&joins| AttnResJunction { joins, query: true, apart: false };
     std::iter::once(first).chain(joins.iter().map(write)).collect()
 }
 
@@ -34,13 +34,23 @@ fn odd_queries() -> Vec<AttnResJunction> {
     junctions
 }
 
-fn all() -> [Vec<AttnResJunction>; 4] {
-    [full(), blocks(), one_block(), odd_queries()]
+/// Readers with three pools, behind writes that join and writes that do not.
+fn three_pools() -> Vec<AttnResJunction> {
+    let mut junctions = junctions(&[false, true, false, true, true]);
+    for junction in [2, 3, 4] {
+        junctions[junction].apart = true;
+    }
+    junctions
+}
+
+fn all() -> [Vec<AttnResJunction>; 5] {
+    [full(), blocks(), one_block(), odd_queries(), three_pools()]
 }
 
 fn case(tokens: usize, width: usize, junctions: &[AttnResJunction]) -> Case {
     let params: Vec<_> = junctions.iter().map(|junction| junction.params(width)).collect();
-    Case::random(tokens, width, &params)
+    let inputs = junctions.iter().map(AttnResJunction::inputs).collect();
+    Case::random(tokens, width, &params).with_inputs(inputs)
 }
 
 /// The sources after the writes so far, each the sum of its block.
@@ -124,16 +134,22 @@ fn reference(
     let eps = f64::from(EPS);
     let output = |k: usize| {
         let width = writes[k].len();
-        let (query, gain) = params[k].split_at(params[k].len() - width);
-        let asked = if junctions[k].query { query.to_vec() } else { vec![0.0; width] };
+        let (queries, gains) = params[k].split_at(params[k].len() - junctions[k].inputs() * width);
         let sources = sources(junctions, &writes[..=k]);
-        let pooled = match heads {
-            // Keys and values are the same; a norm of normalised keys would count epsilon twice.
-            1 if normed && junctions[k].query => pool_normed(&sources, &asked, eps),
-            1 => pool(&sources, &asked, eps),
-            _ => pool_in_heads(&sources, &asked, heads, eps),
+        let pool = |(at, gain): (usize, &[f64])| {
+            let asked = match junctions[k].query {
+                true => queries[at * width..(at + 1) * width].to_vec(),
+                false => vec![0.0; width],
+            };
+            let pooled = match heads {
+                // Keys and values are the same; a norm of normalised keys would count epsilon twice.
+                1 if normed && junctions[k].query => pool_normed(&sources, &asked, eps),
+                1 => pool(&sources, &asked, eps),
+                _ => pool_in_heads(&sources, &asked, heads, eps),
+            };
+            rms(&pooled, gain, eps)
         };
-        rms(&pooled, gain, eps)
+        gains.chunks(width).enumerate().flat_map(pool).collect()
     };
     (0..writes.len()).map(output).collect()
 }

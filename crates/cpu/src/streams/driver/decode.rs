@@ -52,6 +52,10 @@ impl<P: Policy> Decoding<P> {
 }
 
 impl<P: Policy> DecodeStream for Decoding<P> {
+    fn inputs(&self, junction: usize) -> usize {
+        self.policy.inputs(junction)
+    }
+
     fn step(&mut self, junction: usize, write: &[f32], params: &[f32], output: &mut [f32]) -> bool {
         let Self { policy, form, state, handed_on, before, next, scratch } = self;
         assert_eq!(params.len(), policy.params(junction), "parameters of junction {junction}");

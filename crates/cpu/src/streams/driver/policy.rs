@@ -45,6 +45,12 @@ pub unsafe trait Policy: Debug + Send + Sync + 'static {
     /// The parts of the gradient that is carried from junction to junction on the way back; zeros to begin with.
     fn gradient(&self) -> Parts;
 
+    /// How many rows of the width stand side by side in a junction's output for each token: more than one where the
+    /// attention that is given it has inputs of its own for queries, keys and values.
+    fn inputs(&self, _junction: usize) -> usize {
+        1
+    }
+
     /// The parts of the state.
     fn state(&self) -> Parts {
         [0; PARTS]
@@ -135,7 +141,7 @@ pub struct Forward<'a, K> {
     pub runs: &'a mut [bool],
     /// To be written if there is a way back.
     pub kept: &'a mut K,
-    /// To be written, `[tokens, width]`.
+    /// To be written, `[tokens, inputs * width]`.
     pub output: &'a mut [f32],
 }
 
@@ -160,7 +166,7 @@ pub struct Backward<'a, K> {
     pub kept: &'a K,
     /// As the junction left it; to be taken back.
     pub state: [&'a mut [f32]; PARTS],
-    /// Gradient of the output, `[tokens, width]`.
+    /// Gradient of the output, `[tokens, inputs * width]`.
     pub d_output: &'a [f32],
     /// The gradient that is carried; comes from the next junction, goes on to the one before.
     pub gradient: [&'a mut [f32]; PARTS],

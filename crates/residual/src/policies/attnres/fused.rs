@@ -2,6 +2,7 @@
 
 use super::{AttentionResiduals, Reader};
 use crate::fused::{Fused, FusedOptions, Junction, gain, join};
+use crate::norm::RmsNorm;
 use crate::probe::Place;
 use crate::site::Site;
 use burn::tensor::Tensor;
@@ -49,6 +50,7 @@ impl AttentionResiduals {
         AttnResJunction {
             joins: self.joins(junction, before),
             query: self.reader(junction.to).is_some(),
+            apart: self.reader(junction.to).is_some_and(|reader| reader.apart().is_some()),
         }
     }
 
@@ -75,12 +77,14 @@ impl AttentionResiduals {
         }
     }
 
-    /// Gate, query and gain of a reader, as far as it has them.
+    /// Gate, queries and gains of a reader, as far as it has them.
     fn params(&self, junction: &Junction) -> Tensor<1> {
         let norm = gain(&self.norms, &self.final_norm, junction.to);
-        let question = self.reader(junction.to).map(Reader::question);
-        let mut parts: Vec<_> =
-            [self.gate(junction.to), question].into_iter().flatten().chain([norm]).collect();
+        let reader = self.reader(junction.to);
+        let mut parts: Vec<_> = self.gate(junction.to).into_iter().collect();
+        parts.extend(reader.map(Reader::questions).unwrap_or_default());
+        parts.push(norm);
+        parts.extend(reader.and_then(Reader::apart).into_iter().flatten().map(RmsNorm::gain));
         match parts.len() {
             1 => parts.swap_remove(0),
             _ => join(parts),

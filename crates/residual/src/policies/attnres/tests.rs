@@ -231,6 +231,9 @@ fn forms_have_gradients_that_agree_with_central_differences() {
         r#"{"normed":true,"block_size":2}"#,
         r#"{"delta":true,"heads":3}"#,
         r#"{"delta":true,"gated":true,"blocks":2}"#,
+        r#"{"ways":3}"#,
+        r#"{"ways":3,"blocks":2,"heads":2}"#,
+        r#"{"ways":3,"normed":true,"block_size":2}"#,
     ] {
         assert_gradients(&form(text), &dimensions(6, 2));
     }
@@ -250,6 +253,35 @@ fn a_head_for_all_channels_is_the_pool_itself() {
     assert_close(two.value.clone().narrow(2, 0, 4), one.value.narrow(2, 0, 4), 1e-6);
     let mean = sources.iter().map(|s| s.value.clone()).reduce(|a, b| a + b).unwrap() / 3.0;
     assert_close(two.value.narrow(2, 4, 4), mean.narrow(2, 4, 4), 1e-6);
+}
+
+#[test]
+fn an_attention_with_three_ways_pools_the_same_sources_with_three_queries() {
+    let dimensions = dimensions(8, 2);
+    let policy = random(&form(r#"{"ways":3}"#), &dimensions);
+    let embedding = normal("tokens", [2, 3, 8]);
+    let mut recorder =
+        Recorder::of(&[Signal::Reading, Signal::Ways, Signal::Write, Signal::PoolWeights]);
+    watched(&policy, embedding.clone(), &dimensions, &mut recorder);
+    let write = |i| signal(&recorder, Place::Site(Site::new(i)), Signal::Write);
+    let sources = [embedding, write(0), write(1)].map(|v| Source::new(v, 1e-6));
+    let place = Place::Site(Site::new(2));
+    let others = recorder.get(place, Signal::Ways).unwrap();
+    let (queries, gain) = (drawn("residual.2.query", &[3, 8]), drawn("residual.2.key_norm", &[8]));
+    for kind in 0..3 {
+        let query: Vec<f32> =
+            queries[kind * 8..].iter().zip(&gain).map(|(query, gain)| query * gain).collect();
+        let pooled = pool(&sources, Tensor::from_floats(query.as_slice(), &Device::flex()));
+        let shown = match kind {
+            0 => signal(&recorder, place, Signal::Reading),
+            _ => others.clone().narrow(2, kind - 1, 1).squeeze_dim(2),
+        };
+        assert_close(shown, pooled.value, 1e-6);
+    }
+    // The others have one.
+    for site in [0, 1, 3] {
+        assert!(recorder.get(Place::Site(Site::new(site)), Signal::Ways).is_none());
+    }
 }
 
 #[test]
@@ -293,6 +325,8 @@ fn forms_that_make_no_model_are_refused_by_name() {
         (r#"{"gated":true}"#, "delta"),
         (r#"{"normed":true,"delta":true}"#, "normed"),
         (r#"{"normed":true,"heads":2}"#, "heads 2"),
+        (r#"{"ways":2}"#, "ways is 2"),
+        (r#"{"ways":3,"delta":true}"#, "delta"),
     ] {
         let refusal = form(text).check(&dimensions(8, 3)).unwrap_err().to_string();
         assert!(refusal.contains(word), "{refusal}");

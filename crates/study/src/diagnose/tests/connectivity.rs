@@ -90,6 +90,31 @@ fn attention_residuals_read_with_their_softmax() {
     }
 }
 
+/// The outputs of blocks are sums of what came before: the spec's recursion, from the weights that are shown.
+#[test]
+fn averages_of_blocks_read_their_sources_with_the_weights_that_are_shown() {
+    for kind in ["mudd:ways=1", "denseformer"] {
+        let (decoder, batch) = (random(kind, 2), batch(3, 5));
+        let (found, summary) = connected(&decoder, &batch);
+        assert!(summary.most_unexplained() < 1e-9, "{kind}: {:?}", summary.unexplained);
+        let seen = recorded(&decoder, &batch, &[Signal::PoolWeights]);
+        // The first average is a X_0 + b X_1, and X_1 the embedding and both outputs of the first block.
+        let Some(weights) = seen.get(place(2, 4), Signal::PoolWeights) else {
+            assert_eq!(kind, "denseformer");
+            continue;
+        };
+        let weights = Values::of(weights).unwrap();
+        let mean =
+            |source: usize| weights.rows(source).map(|row| f64::from(row[0])).sum::<f64>() / 15.0;
+        for reader in [2, 3] {
+            for source in [1, 2] {
+                assert_close(found.weight(reader, source).unwrap(), mean(1), 1e-4);
+            }
+            assert_close(found.weight(reader, 0).unwrap(), mean(0) + mean(1), 1e-4);
+        }
+    }
+}
+
 #[test]
 fn the_members_of_a_block_share_its_softmax_weight() {
     let (decoder, batch) = (random("attnres:blocks=1", 2), batch(3, 5));
