@@ -1,12 +1,14 @@
 //! Attention of a single token to those before it.
 
 use super::{LinearStep, Room, lend_some};
-use crate::attention::{AttentionShape, AttentionWeights};
+use crate::attention::{AttentionShape, AttentionWeights, HALVES};
 use crate::bridge::lend;
+use burn::tensor::Tensor;
 use hadal_cpu::Rows;
 use hadal_cpu::attention::{HeadNorms, KeyValues, Shape};
 use hadal_cpu::bias;
 use hadal_cpu::linear;
+use hadal_cpu::value_mix::ValueColumns;
 
 /// [`crate::continued_attention()`] for a single token.
 #[derive(Debug)]
@@ -19,6 +21,45 @@ pub struct AttentionStep {
     bias: Option<Rows>,
     output_bias: Option<Rows>,
     shape: AttentionShape,
+    values: Values,
+}
+
+/// What becomes of the values of an attention.
+pub enum ValueStep {
+    /// They are its own business.
+    Own,
+    /// Later ones mix them into theirs.
+    First,
+    /// Those of the first are mixed into them, with these weights, `[2]`; a half of each without them.
+    Mixed(Option<Tensor<1>>),
+}
+
+#[derive(Debug)]
+enum Values {
+    Own,
+    First,
+    Mixed(Option<Rows>),
+}
+
+impl Values {
+    /// Leaves a token's values to later attentions, or takes what the first one left.
+    fn pass(&self, values: &mut [f32], first: &mut Vec<f32>) {
+        match self {
+            Self::Own => {}
+            Self::First => {
+                first.clear();
+                first.extend_from_slice(values);
+            }
+            Self::Mixed(weights) => {
+                let weights = weights.as_ref().map_or(HALVES, |weights| {
+                    let weights = weights.values();
+                    [weights[0], weights[1]]
+                });
+                let columns = ValueColumns { width: values.len(), values: values.len() };
+                columns.mix(values, first, weights);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -33,7 +74,11 @@ type Rotation<'a> = (&'a [f32], &'a [f32]);
 
 impl AttentionStep {
     /// `None` if [`lend`] returns `None`.
-    pub fn new(weights: AttentionWeights, shape: AttentionShape) -> Option<Self> {
+    pub fn new(
+        weights: AttentionWeights,
+        shape: AttentionShape,
+        values: ValueStep,
+    ) -> Option<Self> {
         let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
         let norms = match norms {
             None => None,
@@ -52,6 +97,11 @@ impl AttentionStep {
             bias: lend_some(bias)?,
             output_bias: lend_some(output_bias)?,
             shape,
+            values: match values {
+                ValueStep::Own => Values::Own,
+                ValueStep::First => Values::First,
+                ValueStep::Mixed(weights) => Values::Mixed(lend_some(weights)?),
+            },
         })
     }
 
@@ -77,12 +127,13 @@ impl AttentionStep {
         room: &mut Room,
         y: &mut [f32],
     ) {
-        let Room { joined, mixed, .. } = room;
+        let Room { joined, mixed, first_values, .. } = room;
         let shape = self.shape(rotation);
         let weights = [&self.q, &self.k, &self.v].map(LinearStep::weight);
         joined.resize(weights.iter().map(|weight| weight.out).sum(), 0.0);
         linear::step(x, &weights, joined);
         add_bias(joined, self.bias.as_ref(), 0);
+        self.values.pass(&mut joined[self.q.out() + self.k.out()..], first_values);
         mixed.resize(self.q.out(), 0.0);
         seen.step(joined, &shape, mixed);
         self.o.apply(mixed, y);
@@ -95,10 +146,11 @@ impl AttentionStep {
     /// - `x`: `[d]`
     pub fn add(&self, x: &[f32], rotation: Rotation, seen: &mut KeyValues, room: &mut Room) {
         let weights = [&self.k, &self.v].map(LinearStep::weight);
-        let joined = &mut room.joined;
+        let Room { joined, first_values, .. } = room;
         joined.resize(weights.iter().map(|weight| weight.out).sum(), 0.0);
         linear::step(x, &weights, joined);
         add_bias(joined, self.bias.as_ref(), self.q.out());
+        self.values.pass(&mut joined[self.k.out()..], first_values);
         seen.add(joined, 0, &self.shape(rotation));
     }
 

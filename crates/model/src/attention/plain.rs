@@ -205,7 +205,7 @@ impl Attention {
     /// - output: `[B, T, heads, 1]`
     pub(crate) fn first_token(&self, x: Tensor<3>, rope: &Rope, slots: &[KeyValue]) -> Tensor<4> {
         let [batch, time, _] = x.dims();
-        let key = self.key_value(x.clone(), rope).key;
+        let key = self.finish_slot(self.key_value(x.clone(), None), rope).key;
         let queries = self.queries(x, rope);
         let hidden = self.hidden(&queries, time);
         let first = self.mixture(queries, key, slots, hidden).narrow(3, 0, 1);
