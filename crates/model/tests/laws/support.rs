@@ -137,7 +137,6 @@ pub(crate) fn valued() -> Vec<ModelConfig> {
         "nag:directions=3,skip_threshold=0.25",
         "mgr:streams=2,skip_threshold=[0.0,0.34,0.36,0.4,0.22,0.34]",
         ROUTED,
-        DESERTED[0],
     ];
     let ways = [ValueResidual::Learned, ValueResidual::Fixed];
     let each = policies.into_iter().enumerate().flat_map(|(i, policy)| {
