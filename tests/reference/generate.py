@@ -76,6 +76,8 @@ def parameter_shapes(cfg):
         if cfg["depth_kv"] == BOTH and i + 1 < cfg["n_layers"]:
             block |= {"mlp.depth_k": (kv, d), "mlp.depth_v": (kv, d)}
         shapes |= {f"layers.{i}.{name}.weight": shape for name, shape in block.items()}
+        if cfg.get("value_residual") == "learned" and i:
+            shapes[f"layers.{i}.attn.value_mix"] = (2,)
     return shapes | {f"residual.{name}": shape for name, (shape, _) in kind.parameters(cfg).items()}
 
 
@@ -92,6 +94,8 @@ def draw(cfg, rng):
             value = kind.head_values(z)
         elif name.startswith("residual."):
             value = own[name.removeprefix("residual.")][1](z)
+        elif last == "value_mix":
+            value = 0.5 + 0.3 * z
         elif "norm" in last:
             value = 1 + 0.3 * np.clip(z, -2.5, 2.5)
         else:
@@ -112,6 +116,7 @@ def directory_name(cfg, batch, length):
     ]
     parts += ["qknorm"] * cfg["qk_norm"] + [["untied", "tied"][cfg["tie_embeddings"]]]
     parts += {"none": [], ATTENTION: ["depth"], BOTH: ["depthmlp"]}[cfg["depth_kv"]]
+    parts += {"none": [], "fixed": ["value"], "learned": ["valuemix"]}[cfg.get("value_residual", "none")]
     return "-".join([*parts, f"eps{cfg['norm_eps']:.0e}".replace("e-0", "e-"), f"b{batch}t{length}"])
 
 

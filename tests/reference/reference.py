@@ -23,6 +23,7 @@ CONFIG_FIELDS = (
     "model_type vocab_size d_model n_layers n_heads n_kv_heads head_dim d_ff mlp rope_theta norm_eps qk_norm "
     "tie_embeddings max_seq_len depth_kv residual"
 )
+OPTIONAL_FIELDS = {"value_residual": "none fixed learned"}
 
 
 # ---------------------------------------------------------------- files
@@ -31,7 +32,8 @@ CONFIG_FIELDS = (
 def check_config(cfg):
     allowed = {"model_type": "hadal", "mlp": "relu2 swiglu", "depth_kv": "none attention attention+mlp"}
     wrong = [field for field, values in allowed.items() if cfg[field] not in values.split()]
-    wrong += set(cfg) ^ set(CONFIG_FIELDS.split())
+    wrong += set(cfg) - set(OPTIONAL_FIELDS) ^ set(CONFIG_FIELDS.split())
+    wrong += [field for field, values in OPTIONAL_FIELDS.items() if cfg.get(field, "none") not in values.split()]
     wrong += kind_of(cfg["residual"]).wrong_settings(cfg["residual"])
     if wrong:
         raise ValueError(f"config fields that are unknown, missing or hold an unknown value: {sorted(wrong)}")
@@ -49,12 +51,12 @@ def load(directory):
 
 
 class Run:
-    """One forward pass: the config, the parameters, the depth slots left so far and what the sub-layers read."""
+    """One forward pass: the config, the parameters, the depth slots left so far, the first values and what sub-layers read."""
 
     def __init__(self, cfg, params):
         self.cfg, self.params = cfg, params
         self.eps, self.subs = cfg["norm_eps"], range(2 * cfg["n_layers"])
-        self.slots, self.gains, self.trace = [], [], {}
+        self.slots, self.gains, self.trace, self.first_values = [], [], {}, None
 
     def residual(self, l, name):
         return self.params[f"residual.{l}.{name}"]
@@ -110,13 +112,23 @@ def heads(run, i, name, weight, x):
     return rope(y, run.cfg["rope_theta"])
 
 
+def mix_values(run, i, v):
+    """The values of a block, with those of the first one mixed in."""
+    how = run.cfg.get("value_residual", "none")
+    if how == "none" or i == 0:
+        run.first_values = v
+        return v
+    mix = run.params[f"layers.{i}.attn.value_mix"] if how == "learned" else jnp.asarray([0.5, 0.5])
+    return mix[0] * run.first_values + mix[1] * v
+
+
 def attention(run, i, x, exists=None, apart=None):
     """`apart` are inputs of keys and values, where they are not x."""
     cfg, T = run.cfg, x.shape[1]
     of_keys, of_values = apart or (x, x)
     q = heads(run, i, "q", "attn.q", x)
     k = heads(run, i, "k", "attn.k", of_keys)
-    v = heads(run, i, "v", "attn.v", of_values)
+    v = mix_values(run, i, heads(run, i, "v", "attn.v", of_values))
     group = cfg["n_heads"] // cfg["n_kv_heads"]
     share = lambda y: jnp.repeat(y, group, axis=2)
     scores = jnp.einsum("bthc,bshc->bhts", q, share(k))

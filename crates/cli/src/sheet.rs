@@ -1,7 +1,7 @@
 //! What a model is, on one sheet: its shape, and what it takes on disk, in memory and in the cache.
 
 use crate::output::{Table, bytes, grouped};
-use hadal_model::{ChatTemplate, ModelConfig, ModelCost, Stored, Tokenizer};
+use hadal_model::{ChatTemplate, ModelConfig, ModelCost, Stored, Tokenizer, ValueResidual};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
@@ -124,6 +124,11 @@ fn features(config: &ModelConfig) -> String {
     }
     if config.qk_norm {
         found.push("normalised queries and keys".into());
+    }
+    match config.value_residual {
+        ValueResidual::None => {}
+        ValueResidual::Fixed => found.push("values of the first block".into()),
+        ValueResidual::Learned => found.push("values of the first block, learned".into()),
     }
     if let Some(window) = &config.sliding_window {
         found.push(format!("window of {}", grouped(window.size as i128)));

@@ -2,7 +2,8 @@
 //!
 //! The file is that of a run (`[model]`, `[data]`, `[train]` and so on) without `seed` and
 //! `[residual]`; in their place it has `seeds` and a list of `[[variant]]`. Variants can differ in their
-//! residual stream alone, in what the recipe of its paper prescribes, and in the precision of products.
+//! residual stream alone, in what the recipe of its paper prescribes, in what attention takes of earlier depth, and in the
+//! precision of products.
 
 use super::error::CompareError;
 use hadal_files::read_text;
@@ -53,7 +54,7 @@ pub struct Variant {
     pub name: String,
     /// The policy.
     pub residual: ResidualConfig,
-    /// Settings that its recipe prescribes, and its precision, as `a.b=value`.
+    /// Settings that its recipe prescribes, and what every variant may set, as `a.b=value`.
     recipe: Vec<String>,
 }
 
@@ -115,8 +116,12 @@ fn recipe_setting(residual: &dyn PolicyConfig, key: &str) -> Option<String> {
     residual.can_skip().then(|| format!("skip.{skip}"))
 }
 
-/// What every variant may set besides its residual, for the run's `train.precision`.
-const PRECISION: &str = "precision";
+/// What every variant may set besides its residual, and the run's setting that it stands for.
+const SHARED: [(&str, &str); 3] = [
+    ("precision", "train.precision"),
+    ("depth_kv", "model.depth_kv"),
+    ("value_residual", "model.value_residual"),
+];
 
 /// More would only ever be a mistyped number.
 const MOST_THREADS: usize = 1024;
@@ -311,9 +316,9 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
     let Value::Table(mut table) = value else {
         return refuse("variant", "is no table; write [[variant]]".into());
     };
-    let own = ["name", "residual", PRECISION];
-    for key in table.keys().filter(|key| !own.contains(&key.as_str())) {
-        if let Some(meant) = nearest(key, own) {
+    let own = ["name", "residual"].into_iter().chain(SHARED.map(|(key, _)| key));
+    for key in table.keys().filter(|key| !own.clone().any(|own| own == key.as_str())) {
+        if let Some(meant) = nearest(key, own.clone()) {
             return refuse(key, format!("of a variant is unknown; did you mean {meant}?"));
         }
     }
@@ -344,9 +349,8 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
         );
         return refuse("variant.name", problem);
     }
-    let precision = table.remove(PRECISION);
-    let mut recipe: Vec<_> =
-        precision.iter().map(|value| format!("train.{PRECISION}={value}")).collect();
+    let shared = SHARED.iter().filter_map(|(key, setting)| Some((setting, table.remove(*key)?)));
+    let mut recipe: Vec<_> = shared.map(|(setting, value)| format!("{setting}={value}")).collect();
     for (key, value) in table {
         if let Some(setting) = recipe_setting(&*residual, &key) {
             recipe.push(format!("{setting}={value}"));
@@ -367,8 +371,8 @@ fn variant(value: Value, origin: &str) -> Result<Variant, CompareError> {
             return refuse(&key, problem);
         }
         let problem = format!(
-            "of variant `{name}` is refused: variants differ in residual alone (and in precision, and in what its recipe \
-             prescribes: {}); write it above all variants, for all of them",
+            "of variant `{name}` is refused: variants differ in residual alone (and in precision, depth_kv and \
+             value_residual, and in what its recipe prescribes: {}); write it above all variants, for all of them",
             recipes()
         );
         return refuse(&key, problem);

@@ -32,6 +32,7 @@ mod rows;
 pub mod splitmix;
 pub mod streams;
 pub mod update;
+pub mod value_mix;
 pub mod vector;
 pub mod work;
 

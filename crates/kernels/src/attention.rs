@@ -8,6 +8,7 @@
 mod inputs;
 mod parts;
 mod projected;
+mod values;
 mod whole;
 
 pub use hadal_cpu::attention::Keys;
@@ -15,6 +16,8 @@ pub(crate) use inputs::Inputs;
 pub use parts::{DepthSlots, Projections, mix_heads, project_heads};
 pub use projected::Asking;
 pub(crate) use projected::Projected;
+pub(crate) use values::HALVES;
+pub use values::{FirstValues, mix_values};
 
 use crate::bridge::run;
 use crate::seen::SeenTokens;
@@ -96,6 +99,8 @@ pub struct AttentionCall<'a> {
     /// The tokens that ask and those that have keys; `None` for all. The output's rows of tokens that do not
     /// ask are zero.
     pub asking: Option<Asking>,
+    /// What the first attention's values add to its own, if anything.
+    pub first_values: Option<FirstValues>,
     /// Whether everything but the input is computed again for the backward pass instead of being kept.
     pub recompute: bool,
 }

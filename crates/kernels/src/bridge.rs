@@ -63,7 +63,7 @@ fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape.to_vec()))
 }
 
-/// Runs an operation on up to nine tensors and gives the result its shape.
+/// Runs an operation on up to eleven tensors and gives the result its shape.
 pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>) -> Tensor<D> {
     count_call();
     let operation: SharedOperation = Arc::new(operation);
@@ -90,6 +90,33 @@ pub(crate) fn run<const D: usize>(operation: impl Operation, inputs: Vec<Input>)
             operation,
         ),
         9 => Dispatch::run9(
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            operation,
+        ),
+        10 => Dispatch::run10(
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            next(),
+            operation,
+        ),
+        11 => Dispatch::run11(
+            next(),
+            next(),
             next(),
             next(),
             next(),
@@ -188,6 +215,33 @@ pub(crate) trait Bridge: Backend {
         i: FloatTensor<Self>,
         operation: SharedOperation,
     ) -> FloatTensor<Self>;
+    fn run10(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        e: FloatTensor<Self>,
+        f: FloatTensor<Self>,
+        g: FloatTensor<Self>,
+        h: FloatTensor<Self>,
+        i: FloatTensor<Self>,
+        j: FloatTensor<Self>,
+        operation: SharedOperation,
+    ) -> FloatTensor<Self>;
+    fn run11(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        e: FloatTensor<Self>,
+        f: FloatTensor<Self>,
+        g: FloatTensor<Self>,
+        h: FloatTensor<Self>,
+        i: FloatTensor<Self>,
+        j: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        operation: SharedOperation,
+    ) -> FloatTensor<Self>;
 }
 
 /// Both backends for one number of inputs.
@@ -233,6 +287,8 @@ bridge! {
     run7(a, b, c, d, e, f, g);
     run8(a, b, c, d, e, f, g, h);
     run9(a, b, c, d, e, f, g, h, i);
+    run10(a, b, c, d, e, f, g, h, i, j);
+    run11(a, b, c, d, e, f, g, h, i, j, k);
 }
 
 /// What a backward step remembers.

@@ -27,8 +27,9 @@ mod step;
 mod tensors;
 
 pub use attention::{
-    Asking, AttentionCall, AttentionShape, AttentionWeights, DepthSlots, HeadGains, Keys,
-    Projections, RopeTables, attention, continued_attention, mix_heads, project_heads,
+    Asking, AttentionCall, AttentionShape, AttentionWeights, DepthSlots, FirstValues, HeadGains,
+    Keys, Projections, RopeTables, attention, continued_attention, mix_heads, mix_values,
+    project_heads,
 };
 pub use bridge::lend;
 pub use embed::embed;
@@ -43,5 +44,5 @@ pub use read_back::{ReadBackError, read_back};
 pub use rms::{inverse_rms, rms, rms_norm, root_mean_square};
 pub use route::{gather, indices, scatter};
 pub use seen::{SeenRows, SeenTokens};
-pub use step::{AttentionStep, LinearStep, MlpStep, Room};
+pub use step::{AttentionStep, LinearStep, MlpStep, Room, ValueStep};
 pub use tensors::{change_values, take_gradient};

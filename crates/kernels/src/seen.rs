@@ -32,6 +32,21 @@ impl SeenRows {
         &mut self.rows[0]
     }
 
+    /// The values of the last tokens of each row, `[batch, time, heads * head_dim]`.
+    pub fn last_values(&self, time: usize) -> Vec<f32> {
+        let mut values = Vec::new();
+        for row in &self.rows {
+            let seen = row.len();
+            for token in seen.saturating_sub(time)..seen {
+                for (_, head) in row.heads() {
+                    let width = head.len() / seen;
+                    values.extend_from_slice(&head[token * width..][..width]);
+                }
+            }
+        }
+        values
+    }
+
     /// All keys and all values, `[batch, heads, time, head_dim]`.
     pub fn to_vectors(&self) -> (Vec<f32>, Vec<f32>) {
         let (mut keys, mut values) = (Vec::new(), Vec::new());

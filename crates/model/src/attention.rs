@@ -4,17 +4,18 @@
 
 mod plain;
 
-use crate::config::{AttentionBias, ModelConfig};
+use crate::config::{AttentionBias, ModelConfig, ValueResidual};
 use crate::layers::Linear;
 use crate::mlp::DepthProjection;
 use crate::rope::Rope;
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_kernels::{
-    Asking, AttentionCall, AttentionShape, AttentionWeights, DepthSlots, HeadGains, Projections,
-    Route, SeenTokens, attention, continued_attention, gather, mix_heads, project_heads, scatter,
+    Asking, AttentionCall, AttentionShape, AttentionWeights, DepthSlots, FirstValues, HeadGains,
+    Projections, Route, SeenTokens, attention, continued_attention, gather, mix_heads, mix_values,
+    project_heads, scatter,
 };
-use hadal_residual::{Matrix, RmsNorm, Weights};
+use hadal_residual::{Init, Matrix, RmsNorm, Weights};
 
 /// Keys and values, ready to be attended to: normalised and rotated.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Attention {
     o: Linear,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
+    /// How much of the first attention's values and of its own it takes, `[2]`, if that is learned.
+    value_mix: Option<Param<Tensor<1>>>,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -62,13 +65,17 @@ impl Attention {
             let name = format!("{}.weight", name(part));
             config.qk_norm.then(|| RmsNorm::new(name, config.head_dim, config.norm_eps, weights))
         };
+        let (q_norm, k_norm) = (head_norm("q_norm"), head_norm("k_norm"));
+        let mixes = config.value_residual == ValueResidual::Learned && block > 0;
+        let value_mix = mixes.then(|| weights.param(name("value_mix"), [2], Init::Constant(0.5)));
         Self {
             q,
             k,
             v,
             o,
-            q_norm: head_norm("q_norm"),
-            k_norm: head_norm("k_norm"),
+            q_norm,
+            k_norm,
+            value_mix,
             heads: config.n_heads,
             kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
@@ -96,9 +103,10 @@ impl Attention {
         x: Tensor<3>,
         rope: &Rope,
         asking: Option<Asking>,
+        first_values: Option<Tensor<3>>,
         recompute: bool,
     ) -> Tensor<3> {
-        attention(x, self.weights(), self.call(rope, asking, recompute))
+        attention(x, self.weights(), self.call(rope, asking, first_values, recompute))
     }
 
     /// The same for rows that continue what was seen before and are added to it. A route may be empty.
@@ -107,31 +115,49 @@ impl Attention {
         x: Tensor<3>,
         rope: &Rope,
         asking: Option<Asking>,
+        first_values: Option<Tensor<3>>,
         seen: SeenTokens,
     ) -> Tensor<3> {
-        continued_attention(x, self.weights(), self.call(rope, asking, false), seen)
+        continued_attention(x, self.weights(), self.call(rope, asking, first_values, false), seen)
     }
 
     fn call<'a>(
         &self,
         rope: &'a Rope,
         asking: Option<Asking>,
+        first_values: Option<Tensor<3>>,
         recompute: bool,
     ) -> AttentionCall<'a> {
-        AttentionCall { shape: self.shape(), rope: rope.tables(), asking, recompute }
+        let first_values = first_values.map(|values| self.mixed_with(values));
+        AttentionCall { shape: self.shape(), rope: rope.tables(), asking, first_values, recompute }
     }
 
-    /// The sub-layer with depth slots, and what it leaves to later blocks: all tokens leave something, even those off
-    /// the route. A route must not be empty.
+    /// The first attention's values, as this one takes them.
+    fn mixed_with(&self, values: Tensor<3>) -> FirstValues {
+        FirstValues { values, weights: self.value_mix() }
+    }
+
+    /// The learned weights of the first attention's values and of its own.
+    pub(crate) fn value_mix(&self) -> Option<Tensor<1>> {
+        self.value_mix.as_ref().map(Param::val)
+    }
+
+    /// The sub-layer with depth slots, and what it can leave to later blocks: the projected keys, and the values that it
+    /// attends to. All tokens leave something, even those off the route. A route must not be empty.
     pub(crate) fn with_slots(
         &self,
         x: Tensor<3>,
         rope: &Rope,
         slots: &[KeyValue],
         route: Option<&Route>,
-    ) -> (Tensor<3>, KeyValue) {
+        first_values: Option<Tensor<3>>,
+    ) -> (Tensor<3>, [Tensor<3>; 2]) {
         let [batch, time, _] = x.dims();
         let AttentionWeights { q, k, v, norms, bias, .. } = self.weights();
+        let mix = |rows| match first_values {
+            None => rows,
+            Some(values) => mix_values(rows, self.mixed_with(values)),
+        };
         let (projections, own) = match route {
             None => {
                 let joined = project_heads(x, [q, k, v]);
@@ -139,18 +165,18 @@ impl Attention {
                     None => joined,
                     Some(bias) => joined + bias.unsqueeze(),
                 };
+                let joined = mix(joined);
                 let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
                 let part = |at, width| joined.clone().narrow(2, at, width);
-                let own = self.finish_slot(part(queries, keys), part(queries + keys, keys), rope);
+                let own = [part(queries, keys), part(queries + keys, keys)];
                 (Projections::Joined(joined), own)
             }
             Some(route) => {
                 let [queries, keys, values] = self.inputs(x);
                 let queries = self.q.forward(gather(queries, route));
-                let (key, value) = (self.k.forward(keys), self.v.forward(values));
+                let (key, value) = (self.k.forward(keys), mix(self.v.forward(values)));
                 let key_values = Tensor::cat(vec![key.clone(), value.clone()], 2);
-                let own = self.finish_slot(key, value, rope);
-                (Projections::Routed { queries, key_values, route }, own)
+                (Projections::Routed { queries, key_values, route }, [key, value])
             }
         };
         let slots = depth_slots(slots);
@@ -207,10 +233,27 @@ impl Attention {
         }
     }
 
-    /// This layer's keys and values.
-    pub(crate) fn key_value(&self, x: Tensor<3>, rope: &Rope) -> KeyValue {
+    /// This layer's keys before norms and rotation, and the values that it attends to.
+    ///
+    /// # Shapes
+    /// - `x`: as in [`Attention::inputs`]
+    /// - `first_values` and output: `[B, T, kv heads * head_dim]`
+    pub(crate) fn key_value(
+        &self,
+        x: Tensor<3>,
+        first_values: Option<Tensor<3>>,
+    ) -> [Tensor<3>; 2] {
         let [_, keys, values] = self.inputs(x);
-        self.finish_slot(self.k.forward(keys), self.v.forward(values), rope)
+        let (key, value) = (self.k.forward(keys), self.v.forward(values));
+        let value = match (first_values, self.value_mix()) {
+            (None, _) => value,
+            (Some(first), None) => (first + value) * 0.5,
+            (Some(first), Some(weights)) => {
+                let weight = |at| weights.clone().narrow(0, at, 1).unsqueeze::<3>();
+                first * weight(0) + value * weight(1)
+            }
+        };
+        [key, value]
     }
 
     /// The slot that this block's MLP leaves: it gets the same norm and rotation as a key of this layer.
@@ -220,10 +263,11 @@ impl Attention {
         x: Tensor<3>,
         rope: &Rope,
     ) -> KeyValue {
-        self.finish_slot(projection.key.forward(x.clone()), projection.value.forward(x), rope)
+        self.finish_slot([projection.key.forward(x.clone()), projection.value.forward(x)], rope)
     }
 
-    fn finish_slot(&self, key: Tensor<3>, value: Tensor<3>, rope: &Rope) -> KeyValue {
+    /// Normalises and rotates projected keys. All that has the shape of this layer's keys and values may come.
+    pub(crate) fn finish_slot(&self, [key, value]: [Tensor<3>; 2], rope: &Rope) -> KeyValue {
         KeyValue {
             key: rope.apply(split_heads(key, self.kv_heads, self.k_norm.as_ref())),
             value: split_heads(value, self.kv_heads, None),

@@ -1,7 +1,7 @@
 //! `config.json`: everything that decides a model's shape.
 
 use crate::rope_scaling::RopeScaling;
-use hadal_residual::{Dimensions, InvalidPolicy, ResidualConfig, SkippedKeys};
+use hadal_residual::{Dimensions, InvalidPolicy, ResidualConfig, Site, SkippedKeys};
 use serde::{Deserialize, Serialize};
 
 /// The nonlinearity of the MLP.
@@ -27,6 +27,26 @@ pub enum DepthKv {
     /// Those, and a projection of the input of earlier MLPs.
     #[serde(rename = "attention+mlp")]
     AttentionMlp,
+}
+
+/// How much of the first attention's values enters every later one (value residual, arXiv 2410.17897).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValueResidual {
+    /// Nothing.
+    #[default]
+    None,
+    /// A half of each.
+    Fixed,
+    /// Two weights of each attention but the first; a half of each at the start.
+    Learned,
+}
+
+impl ValueResidual {
+    /// Whether attention keeps its values to itself.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// Which projections of attention have a bias.
@@ -89,6 +109,9 @@ pub struct ModelConfig {
     pub tie_embeddings: bool,
     /// What attention sees of earlier depth.
     pub depth_kv: DepthKv,
+    /// How much of the first attention's values enters every later one.
+    #[serde(default, skip_serializing_if = "ValueResidual::is_none")]
+    pub value_residual: ValueResidual,
     /// Longest sequence.
     pub max_seq_len: usize,
     /// Which projections of attention have a bias, if any.
@@ -159,6 +182,7 @@ impl ModelConfig {
             qk_norm: false,
             tie_embeddings: true,
             depth_kv: DepthKv::None,
+            value_residual: ValueResidual::None,
             max_seq_len: 32,
             attention_bias: None,
             mlp_bias: false,
@@ -234,7 +258,23 @@ impl ModelConfig {
                           that skip; set depth_kv to \"none\", or its skip_kv to \"keep\"";
             refuse("depth_kv", "not \"none\"", reason)?;
         }
+        if self.may_lack_values(0) {
+            let reason = "later attention takes the first one's values, but its tokens may skip that one, and the \
+                          residual policy drops the keys and values of tokens that skip; set value_residual to \
+                          \"none\", or let all tokens keep theirs in block 0: by skip_kv = \"keep\", or by routing \
+                          later blocks alone";
+            refuse("value_residual", "not \"none\"", reason)?;
+        }
         Ok(())
+    }
+
+    /// Whether tokens that skip a block's attention leave no values there, though later attention would take them if it were
+    /// the first.
+    pub(crate) fn may_lack_values(&self, block: usize) -> bool {
+        let routed = || self.residual.deciding(Site::new(2 * block), &self.dimensions()) > 0;
+        !self.value_residual.is_none()
+            && self.residual.skipped_keys() == SkippedKeys::Drop
+            && (self.residual.skipping().is_some() || routed())
     }
 
     /// The same for models from files. A run may be started with an epsilon that is zero in f32, and fails when
@@ -357,14 +397,35 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn values_that_some_tokens_would_lack_are_refused_with_the_reason() {
+        let with = |residual: &str| {
+            let value_residual = ValueResidual::Fixed;
+            ModelConfig { value_residual, residual: residual.parse().unwrap(), ..small() }
+        };
+        for residual in ["nag:skip_threshold=0.2,skip_kv=drop", "prenorm:capacity=0.5,every=1"] {
+            let error = with(residual).check().unwrap_err().to_string();
+            assert!(error.contains("value_residual") && error.contains("skip_kv"), "{error}");
+        }
+        for residual in ["nag:skip_threshold=0.2", "prenorm:capacity=0.5,every=2"] {
+            assert_eq!(with(residual).check(), Ok(()), "{residual}");
+        }
+    }
+
+    #[test]
     fn what_says_nothing_is_left_out_of_the_file() {
         let text = serde_json::to_string(&small()).unwrap();
-        for key in
-            ["attention_bias", "mlp_bias", "rope_scaling", "sliding_window", "removed_blocks"]
-        {
+        for key in [
+            "value_residual",
+            "attention_bias",
+            "mlp_bias",
+            "rope_scaling",
+            "sliding_window",
+            "removed_blocks",
+        ] {
             assert!(!text.contains(key), "{key}");
         }
         let config = ModelConfig {
+            value_residual: ValueResidual::Learned,
             attention_bias: Some(AttentionBias::Qkv),
             mlp_bias: true,
             rope_scaling: Some(RopeScaling::Linear { factor: 2.0 }),

@@ -1,6 +1,6 @@
 //! What a model costs before it is built: parameters, FLOPs and bytes, computed from the config.
 
-use crate::config::{ConfigError, DepthKv, MlpKind, ModelConfig};
+use crate::config::{ConfigError, DepthKv, MlpKind, ModelConfig, ValueResidual};
 use crate::decoder::Decoder;
 use crate::tally::seen_keys;
 use burn::tensor::Device;
@@ -132,7 +132,16 @@ impl Branches {
             flops: sum.flops + Self::depth(config, d, q, kv) + 2 * d * vocab,
             kv: sum.kv,
             // Plus the head's input.
-            saved: sum.saved + d,
+            saved: sum.saved + Self::values(config, kv) + d,
+        }
+    }
+
+    /// What is kept of values that are mixed: the first attention's, and each one's own where weights learn from them.
+    fn values(config: &ModelConfig, kv: u64) -> u64 {
+        match config.value_residual {
+            ValueResidual::None => 0,
+            ValueResidual::Fixed => kv,
+            ValueResidual::Learned => config.n_layers as u64 * kv,
         }
     }
 
@@ -226,6 +235,21 @@ mod tests {
         assert_eq!(branches(&dense) - branches(&routed), 2 * saved);
         let keys = |config: &ModelConfig| ModelCost::of(config).unwrap().kv_bytes_per_token;
         assert_eq!(keys(&routed), keys(&dense) * 9 / 16);
+    }
+
+    #[test]
+    fn mixed_values_cost_two_weights_each_and_what_they_learn_from() {
+        let of =
+            |value_residual| ModelCost::of(&ModelConfig { value_residual, ..small() }).unwrap();
+        let [none, fixed, learned] =
+            [ValueResidual::None, ValueResidual::Fixed, ValueResidual::Learned].map(of);
+        let more =
+            |cost: &ModelCost| cost.activation_bytes_per_token - none.activation_bytes_per_token;
+        let kv = FLOAT * small().kv_width() as u64;
+        assert_eq!([more(&fixed), more(&learned)], [kv, 3 * kv]);
+        assert_eq!(fixed.parameters, none.parameters);
+        assert_eq!(learned.parameters.attention, none.parameters.attention + 2 * 2);
+        assert_eq!(learned.forward_flops_per_token, none.forward_flops_per_token);
     }
 
     #[test]

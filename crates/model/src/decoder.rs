@@ -168,11 +168,13 @@ impl Decoder {
         let mut layers = Layers {
             blocks: &self.blocks,
             depth_kv: self.config.depth_kv,
+            value_residual: self.config.value_residual,
             rope: Rope::new(start, time, &self.config, &device),
             cache: cache.as_deref_mut(),
             absent,
             recompute: memory.recompute,
             slots: Vec::new(),
+            first_values: None,
             skipped_keys: self.config.residual.skipped_keys(),
             start,
             tally,
@@ -245,8 +247,23 @@ impl Decoder {
         }
         match absent.iter().find_map(|&site| Some((site, self.residual.required_because(site)?))) {
             Some((site, reason)) => Err(PassError::NotAbsent { site, reason }),
-            None => Ok(()),
+            None => self.check_first_values(absent),
         }
+    }
+
+    /// Refuses to leave out the first attention where the next one does not have the values of all tokens.
+    fn check_first_values(&self, absent: &[Site]) -> Result<(), PassError> {
+        let attentions = (0..self.blocks.len()).map(|block| Site::new(2 * block));
+        let Some(first) = attentions.into_iter().find(|site| !absent.contains(site)) else {
+            return Ok(());
+        };
+        if self.config.may_lack_values(first.block()) {
+            let site = Site::new(first.index - 2);
+            let reason = "later attention takes the first one's values (value_residual), and tokens that \
+                          skip the next one have none";
+            return Err(PassError::NotAbsent { site, reason });
+        }
+        Ok(())
     }
 
     /// Sets when tokens skip sub-layers; it becomes part of the model's config.

@@ -2,13 +2,13 @@
 
 use crate::attention::{Attention, KeyValue};
 use crate::cache::Cache;
-use crate::config::{DepthKv, ModelConfig};
+use crate::config::{DepthKv, ModelConfig, ValueResidual};
 use crate::mlp::Mlp;
 use crate::recording::Recording;
 use crate::rope::Rope;
 use crate::tally::{Tally, seen_keys};
 use burn::module::{Module, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
 use hadal_kernels::{Asking, Keys, Route, fuses, gather, linear, scatter};
 use hadal_residual::{Init, Site, SkippedKeys, SubLayerKind, SubLayers, Weights};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,6 +76,7 @@ impl Block {
 pub(crate) struct Layers<'a> {
     pub(crate) blocks: &'a [Block],
     pub(crate) depth_kv: DepthKv,
+    pub(crate) value_residual: ValueResidual,
     pub(crate) rope: Rope,
     pub(crate) cache: Option<&'a mut Cache>,
     pub(crate) absent: &'a [Site],
@@ -84,6 +85,8 @@ pub(crate) struct Layers<'a> {
     /// What earlier blocks left for the same tokens. It lives for one pass: no token ever sees
     /// another token's slots.
     pub(crate) slots: Vec<KeyValue>,
+    /// The values of the first attention that is there, `[B, T, kv heads * head_dim]`, for those that mix them into theirs.
+    pub(crate) first_values: Option<Tensor<3>>,
     /// What becomes of the keys of tokens that skip.
     pub(crate) skipped_keys: SkippedKeys,
     /// Position of the first new token.
@@ -103,12 +106,19 @@ pub(crate) struct Layers<'a> {
 }
 
 impl Layers<'_> {
+    /// Whether the next attention is the first one, whose values the others take.
+    fn leaves_values(&self) -> bool {
+        !self.value_residual.is_none() && self.first_values.is_none()
+    }
+
     /// Attention of the tokens on a route, or of all.
     fn attend(&mut self, block: usize, x: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
         let attention = &self.blocks[block].attention;
         let (no_slots, deserted) =
             (self.depth_kv == DepthKv::None, route.is_some_and(Route::is_empty));
-        if deserted && self.cache.is_none() && no_slots {
+        let leaves_values = self.leaves_values();
+        let leaves_nothing = no_slots && !leaves_values;
+        if deserted && self.cache.is_none() && leaves_nothing {
             // No later pass and no later block will ask for keys either.
             return nothing(x, attention.width());
         }
@@ -116,18 +126,36 @@ impl Layers<'_> {
         if !fuses(&device) {
             return self.attend_plainly(block, x, route);
         }
+        let first_values = self.first_values.clone();
         match &mut self.cache {
-            None if no_slots => {
+            None if leaves_nothing => {
                 let asking = asking(route, self.skipped_keys);
-                attention.fused(x, &self.rope, asking, self.recompute)
+                attention.fused(x, &self.rope, asking, first_values, self.recompute)
             }
             Some(cache) if no_slots && !device.is_autodiff() => {
+                let [batch, time, _] = x.dims();
                 let asking = asking(route, self.skipped_keys);
-                cache.with_fused(block, |seen| attention.continued(x, &self.rope, asking, seen))
+                let output = cache.with_fused(block, |seen| {
+                    attention.continued(x, &self.rope, asking, first_values, seen)
+                });
+                if leaves_values {
+                    // The cache holds the first attention's values as they are.
+                    let values = cache.rows(block).last_values(time);
+                    let shape = [batch, time, values.len() / (batch * time)];
+                    let values = TensorData::new(values, shape);
+                    self.first_values = Some(Tensor::from_data(values, &device));
+                }
+                output
             }
             None if !deserted => {
-                let (output, own) = attention.with_slots(x, &self.rope, &self.slots, route);
-                self.slots.push(own);
+                let (output, own) =
+                    attention.with_slots(x, &self.rope, &self.slots, route, first_values);
+                if leaves_values {
+                    self.first_values = Some(own[1].clone());
+                }
+                if !no_slots {
+                    self.slots.push(attention.finish_slot(own, &self.rope));
+                }
                 output
             }
             _ => self.attend_plainly(block, x, route),
@@ -137,7 +165,11 @@ impl Layers<'_> {
     fn attend_plainly(&mut self, block: usize, x: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
         let attention = &self.blocks[block].attention;
         let [batch, time, _] = x.dims();
-        let own = attention.key_value(x.clone(), &self.rope);
+        let own = attention.key_value(x.clone(), self.first_values.clone());
+        if self.leaves_values() {
+            self.first_values = Some(own[1].clone());
+        }
+        let own = attention.finish_slot(own, &self.rope);
         let new = (self.skipped_keys == SkippedKeys::Drop)
             .then(|| present(route, [batch, time], self.start));
         let (sequence, present) = match &mut self.cache {
@@ -175,6 +207,13 @@ impl Layers<'_> {
         if site.index < agreeing { recording.output(site) } else { None }
     }
 
+    /// Takes the values that an attention left in an earlier pass, if they are the first ones.
+    fn recall_values(&mut self, site: Site) {
+        if site.kind() == SubLayerKind::Attention && self.leaves_values() {
+            self.first_values = self.replay.and_then(|(recording, _)| recording.first_values());
+        }
+    }
+
     fn compute(&mut self, site: Site, input: Tensor<3>, route: Option<&Route>) -> Tensor<3> {
         let [batch, time, _] = input.dims();
         self.count(site, [batch, time], route);
@@ -186,7 +225,7 @@ impl Layers<'_> {
 
     fn count(&mut self, site: Site, [batch, time]: [usize; 2], route: Option<&Route>) {
         let (cached, start, keys) = (self.cache.is_some(), self.start, self.skipped_keys);
-        let left_over = self.depth_kv != DepthKv::None;
+        let left_over = self.depth_kv != DepthKv::None || self.leaves_values();
         if self.tally.is_none() {
             return;
         }
@@ -276,11 +315,14 @@ impl SubLayers for Layers<'_> {
             return nothing(input, self.blocks[site.block()].attention.width());
         }
         let output = match self.known(site) {
-            Some(output) => output,
+            Some(output) => {
+                self.recall_values(site);
+                output
+            }
             None => self.compute(site, input, route),
         };
         if let Some(record) = &mut self.record {
-            record.keep(site, &output);
+            record.keep(site, &output, &self.first_values);
         }
         output
     }

@@ -50,7 +50,9 @@ pub use checkpoint::{
     Checkpoint, CheckpointError, load, load_for, read_config, replace_config, save, save_with,
 };
 pub use companions::companions;
-pub use config::{AttentionBias, ConfigError, DepthKv, MlpKind, ModelConfig, SlidingWindow};
+pub use config::{
+    AttentionBias, ConfigError, DepthKv, MlpKind, ModelConfig, SlidingWindow, ValueResidual,
+};
 pub use conversation::{Answer, Conversation, ConversationError};
 pub use convert::{Converted, convert};
 pub use cost::{ModelCost, ParameterGroup};

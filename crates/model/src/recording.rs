@@ -14,6 +14,7 @@ pub struct Recording {
     mode: StepMode,
     precision: Precision,
     outputs: Vec<Option<Tensor<3>>>,
+    first_values: Option<Tensor<3>>,
 }
 
 impl Recording {
@@ -24,13 +25,21 @@ impl Recording {
             mode: variant.mode.clone(),
             precision: variant.precision,
             outputs: vec![None; sites],
+            first_values: None,
         };
     }
 
-    pub(crate) fn keep(&mut self, site: Site, output: &Tensor<3>) {
+    /// `first_values` are those that the first attention left, as soon as it did.
+    pub(crate) fn keep(
+        &mut self,
+        site: Site,
+        output: &Tensor<3>,
+        first_values: &Option<Tensor<3>>,
+    ) {
         if let Some(kept) = self.outputs.get_mut(site.index) {
             *kept = Some(output.clone());
         }
+        self.first_values.clone_from(first_values);
     }
 
     /// How many leading sub-layers return the same in a pass of a variant over `tokens`.
@@ -49,5 +58,10 @@ impl Recording {
 
     pub(crate) fn output(&self, site: Site) -> Option<Tensor<3>> {
         self.outputs.get(site.index)?.clone()
+    }
+
+    /// The values of the first attention, if later ones take them.
+    pub(crate) fn first_values(&self) -> Option<Tensor<3>> {
+        self.first_values.clone()
     }
 }

@@ -2,13 +2,14 @@
 //! weights where the model keeps them, in preallocated rows.
 
 use crate::cache::Cache;
-use crate::config::{DepthKv, ModelConfig};
+use crate::config::{DepthKv, ModelConfig, ValueResidual};
 use crate::decoder::Decoder;
 use crate::pass::Variant;
 use crate::rope::RopeStep;
 use crate::tally::{Tally, seen_keys};
-use hadal_kernels::{AttentionStep, LinearStep, MlpStep, Room, fuses};
+use hadal_kernels::{AttentionStep, LinearStep, MlpStep, Room, ValueStep, fuses};
 use hadal_residual::{FusedDecode, Site, SkippedKeys, SubLayerKind};
+use std::mem::replace;
 
 /// A model that reads one token after another.
 #[derive(Debug)]
@@ -43,12 +44,19 @@ impl TokenDecoder {
             return None;
         }
         let present = decoder.present(variant.absent);
+        let mut values_left = false;
         let layer = |&site: &Site| {
             let block = &decoder.blocks[site.block()];
             let attention = &block.attention;
             let layer = match site.kind() {
                 SubLayerKind::Attention => {
-                    Layer::Attention(AttentionStep::new(attention.weights(), attention.shape())?)
+                    let values = match (config.value_residual, replace(&mut values_left, true)) {
+                        (ValueResidual::None, _) => ValueStep::Own,
+                        (_, false) => ValueStep::First,
+                        (_, true) => ValueStep::Mixed(attention.value_mix()),
+                    };
+                    let (weights, shape) = (attention.weights(), attention.shape());
+                    Layer::Attention(AttentionStep::new(weights, shape, values)?)
                 }
                 SubLayerKind::Mlp => Layer::Mlp(MlpStep::new(block.mlp.weights())?),
             };

@@ -1,6 +1,8 @@
 //! `[model]`: the shape of what is trained.
 
-use hadal_model::{AttentionBias, DepthKv, MlpKind, ModelConfig, RopeScaling, SlidingWindow};
+use hadal_model::{
+    AttentionBias, DepthKv, MlpKind, ModelConfig, RopeScaling, SlidingWindow, ValueResidual,
+};
 use hadal_residual::ResidualConfig;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +46,9 @@ pub struct ModelSection {
     /// What attention sees of earlier depth.
     #[serde(default = "no_depth_kv")]
     pub depth_kv: DepthKv,
+    /// How much of the first attention's values enters every later one; nothing by default.
+    #[serde(default, skip_serializing_if = "ValueResidual::is_none")]
+    pub value_residual: ValueResidual,
     /// Longest sequence; that of training by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_seq_len: Option<usize>,
@@ -103,6 +108,7 @@ impl ModelSection {
             qk_norm: self.qk_norm,
             tie_embeddings: self.tie_embeddings.unwrap_or(residual.tables().tied),
             depth_kv: self.depth_kv,
+            value_residual: self.value_residual,
             max_seq_len: self.max_seq_len.unwrap_or(seq_len),
             attention_bias: self.attention_bias,
             mlp_bias: self.mlp_bias,
@@ -130,6 +136,7 @@ impl From<&ModelConfig> for ModelSection {
             qk_norm: model.qk_norm,
             tie_embeddings: Some(model.tie_embeddings),
             depth_kv: model.depth_kv,
+            value_residual: model.value_residual,
             max_seq_len: Some(model.max_seq_len),
             attention_bias: model.attention_bias,
             mlp_bias: model.mlp_bias,
@@ -170,6 +177,7 @@ mod tests {
             qk_norm: true,
             tie_embeddings: false,
             depth_kv: DepthKv::None,
+            value_residual: ValueResidual::Learned,
             max_seq_len: 64,
             attention_bias: Some(AttentionBias::Qkv),
             mlp_bias: true,

@@ -14,6 +14,9 @@ class PreNorm(Kind):
         case(heads=(4, 1, 6), qk_norm=True, depth_kv=BOTH, n_layers=4),
         case(depth_kv=BOTH, n_layers=1),
         case(depth_kv=BOTH, n_layers=3, shape=(3, 1), qk_norm=True, keep=True),
+        case(value_residual="learned", n_layers=4, heads=(6, 2, 4), mlp="relu2", keep=True),
+        case(value_residual="fixed", n_layers=3, depth_kv=BOTH, keep=True),
+        case(value_residual="learned", n_layers=1),
     ]
 
     def forward(self, run, x):
@@ -28,6 +31,7 @@ class LayerNormScaling(Kind):
         case(n_layers=5),
         case(n_layers=3, depth_kv=ATTENTION),
         case(n_layers=4, depth_kv=BOTH, keep=True),
+        case(n_layers=4, value_residual="fixed", heads=(4, 1, 6)),
     ]
 
     def forward(self, run, x):

@@ -31,6 +31,7 @@ class ManifoldHyperConnections(Kind):
         case({"streams": 3, "sinkhorn_iters": 1}, n_layers=4),
         case({"streams": 3, "sinkhorn_iters": 5}, n_layers=3, depth_kv=BOTH),
         case({"streams": 3, "sinkhorn_iters": 20}, n_layers=3, depth_kv=ATTENTION),
+        case({"streams": 3, "sinkhorn_iters": 3}, n_layers=3, depth_kv=ATTENTION, value_residual="learned", keep=True),
         case({"streams": 1, "sinkhorn_iters": 2, "epsilon": 0.05, "readout": "gated"}, n_layers=2),
         case({"streams": 2, "sinkhorn_iters": 1, "epsilon": 0.05}, n_layers=3),
         case({"streams": 5, "sinkhorn_iters": 3, "epsilon": 1e-6, "readout": "gated"}, n_layers=2, depth_kv=BOTH),

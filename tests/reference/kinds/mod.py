@@ -15,6 +15,7 @@ class MixtureOfDepths(Kind):
     without_gradient = ".predictor."
     cases = [
         case({"kind": "prenorm", "capacity": 0.5}, n_layers=4, shape=(3, 7), keep=True),
+        case({"kind": "prenorm", "capacity": 0.5}, n_layers=4, shape=(2, 9), value_residual="learned", keep=True),
         case({"kind": "prenorm", "capacity": 0.25, "every": 3}, n_layers=3, shape=(1, 17), qk_norm=True),
     ]
 

@@ -23,6 +23,7 @@ class NormAgnostic(Kind):
         case({"directions": 4, "skip_threshold": None}, n_layers=3, depth_kv=BOTH, qk_norm=True, shape=(2, 9), keep=True),
         case({"directions": 32, "skip_threshold": None}, n_layers=2, depth_kv=ATTENTION, shape=(3, 6)),
         case({"directions": 4}, n_layers=2, shape=(3, 6), floor=True, keep=True),
+        case({"directions": 4, "skip_threshold": None}, n_layers=3, shape=(2, 9), value_residual="learned", keep=True),
     ]
 
     def parameters(self, cfg):

@@ -229,6 +229,7 @@ fn skipping_that_makes_no_sense_is_refused_by_name() {
         ("nag:skip_threshold=0.1", "skip.rate=0.25", &["residual.skip_threshold", "[skip]"]),
         ("mgr:streams=4", "skip.rate=0.9", &["skip.rate is 0.9", "first 3 sub-layers"]),
         ("nag", "model.depth_kv=attention", &["depth_kv", "skip_kv"]),
+        ("nag", "model.value_residual=fixed", &["value_residual", "skip_kv"]),
     ] {
         finish(&mut skipping(&run, policy, &["skip.kv=drop", setting])).refused(2, words);
     }

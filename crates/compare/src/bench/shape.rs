@@ -1,6 +1,6 @@
 //! Which model is timed.
 
-use hadal_model::{DepthKv, MlpKind, ModelConfig};
+use hadal_model::{DepthKv, MlpKind, ModelConfig, ValueResidual};
 use hadal_residual::ResidualConfig;
 use hadal_train::ModelSection;
 
@@ -33,6 +33,7 @@ impl Shape {
             qk_norm: false,
             tie_embeddings: None,
             depth_kv: DepthKv::None,
+            value_residual: ValueResidual::None,
             max_seq_len: None,
             attention_bias: None,
             mlp_bias: false,

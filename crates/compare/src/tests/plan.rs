@@ -1,7 +1,7 @@
 //! From a suite to its runs: which there are, and how many steps each gets.
 
 use super::*;
-use hadal_model::Precision;
+use hadal_model::{DepthKv, Precision, ValueResidual};
 use hadal_residual::SkippedKeys;
 
 #[test]
@@ -25,6 +25,21 @@ fn a_precision_reaches_its_own_variant_and_nobody_else() {
     assert!(said.contains("train.precision: unknown value `bf61`; did you mean bf16?"), "{said}");
     let said = with("precison = \"bf16\"");
     assert!(said.contains("precison of a variant is unknown; did you mean precision?"), "{said}");
+}
+
+#[test]
+fn what_attention_takes_of_earlier_depth_reaches_its_own_variant_and_nobody_else() {
+    let deep = "depth_kv = \"attention\"\nvalue_residual = \"learned\"";
+    let plan = suite("seeds = [4]", &format!("{TWO}{deep}")).plan(&Pace::new()).unwrap();
+    let found = |run: &PlannedRun| (run.config.model.depth_kv, run.config.model.value_residual);
+    let expected =
+        [(DepthKv::None, ValueResidual::None), (DepthKv::Attention, ValueResidual::Learned)];
+    assert_eq!(plan.iter().map(found).collect::<Vec<_>>(), expected);
+    let with = |line: &str| complaint(&format!("{BODY}\n{TWO}\n{line}"));
+    let said = with("value_residual = \"learnt\"");
+    assert!(said.contains("model.value_residual") && said.contains("learned"), "{said}");
+    let said = with("depthkv = \"attention\"");
+    assert!(said.contains("depthkv of a variant is unknown; did you mean depth_kv?"), "{said}");
 }
 
 #[test]

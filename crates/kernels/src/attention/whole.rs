@@ -2,6 +2,7 @@
 
 use super::inputs::Inputs;
 use super::projected::{Asking, Projected, keyed};
+use super::values::ValueInputs;
 use super::{AttentionCall, AttentionShape, AttentionWeights, RopeTables};
 use crate::bridge::{Input, Operation, Output};
 use crate::path::precision;
@@ -10,11 +11,13 @@ use burn::tensor::Tensor;
 use hadal_cpu::attention::{HeadNorms, Keys, Shape, Slots};
 use hadal_cpu::bias;
 use hadal_cpu::linear::{self, Weight};
+use hadal_cpu::value_mix::ValueColumns;
 use hadal_cpu::{Precision, Rows};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Inputs are x, the four matrices, then gains if there are any, then biases if there are any.
+/// Inputs are x, the four matrices, then gains if there are any, then biases if there are any, then the first attention's
+/// values and their weights if there are any.
 #[derive(Debug)]
 pub(super) struct Attention {
     /// The shape of the output.
@@ -27,6 +30,7 @@ pub(super) struct Attention {
     /// Which input it is, as below.
     bias: Option<usize>,
     output_bias: Option<usize>,
+    first_values: Option<ValueInputs>,
     /// `None` if every token asks and has keys.
     asking: Option<Asking>,
     recompute: bool,
@@ -36,13 +40,15 @@ pub(super) struct Attention {
 /// Intermediate results of the forward pass.
 struct Intermediates {
     projected: Projected<Vec<f32>>,
+    /// Values before the first attention's were mixed into them, if weights learn from them.
+    own_values: Vec<f32>,
     mixed: Vec<f32>,
     log_sums: Vec<f32>,
 }
 
 impl Intermediates {
     fn save(self) -> Vec<Vec<f32>> {
-        let mut saved = vec![self.mixed, self.log_sums];
+        let mut saved = vec![self.own_values, self.mixed, self.log_sums];
         match self.projected {
             Projected::Joined(joined) => saved.push(joined),
             Projected::Apart { queries, key_values, .. } => saved.extend([queries, key_values]),
@@ -53,14 +59,15 @@ impl Intermediates {
     /// `None` if nothing was saved.
     fn restore(saved: Vec<Vec<f32>>, asking: Option<&Asking>) -> Option<Self> {
         let mut saved = saved.into_iter();
-        let (mixed, log_sums, first) = (saved.next()?, saved.next()?, saved.next()?);
+        let (own_values, mixed) = (saved.next()?, saved.next()?);
+        let (log_sums, first) = (saved.next()?, saved.next()?);
         let projected = match asking.zip(saved.next()) {
             None => Projected::Joined(first),
             Some((asking, key_values)) => {
                 Projected::Apart { queries: first, key_values, asking: asking.clone() }
             }
         };
-        Some(Self { projected, mixed, log_sums })
+        Some(Self { projected, own_values, mixed, log_sums })
     }
 }
 
@@ -71,7 +78,7 @@ impl Attention {
         call: AttentionCall,
     ) -> (Self, Vec<Input>) {
         let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
-        let AttentionCall { shape, rope, asking, recompute } = call;
+        let AttentionCall { shape, rope, asking, first_values, recompute } = call;
         let eps = norms.as_ref().map(|norms| norms.eps as f32);
         let layout = Inputs::of(&x, &q);
         let [batch, time, _] = x.dims();
@@ -87,10 +94,21 @@ impl Attention {
             })
         };
         let (bias, output_bias) = (place(bias), place(output_bias));
-        let (x, rope, precision) = (x_shape, rope.clone(), precision());
-        let attention =
-            Self { x, layout, shape, rope, eps, bias, output_bias, asking, recompute, precision };
-        (attention, inputs)
+        let first_values = first_values.map(|first| ValueInputs::place(first, &mut inputs));
+        let operation = Self {
+            x: x_shape,
+            layout,
+            shape,
+            rope: rope.clone(),
+            eps,
+            bias,
+            output_bias,
+            first_values,
+            asking,
+            recompute,
+            precision: precision(),
+        };
+        (operation, inputs)
     }
 
     fn width(&self) -> usize {
@@ -164,10 +182,62 @@ impl Attention {
         }
     }
 
+    /// The first attention's values, for the tokens that have keys.
+    fn first_values<'a>(&self, place: ValueInputs, inputs: &'a [Rows]) -> Cow<'a, [f32]> {
+        let values = place.values(inputs);
+        match &self.asking {
+            Some(Asking { route, keys: Keys::Running }) => {
+                Cow::Owned(route.gather(values, self.key_value_width() / 2))
+            }
+            _ => Cow::Borrowed(values),
+        }
+    }
+
+    /// The rows that hold values.
+    fn valued<'a>(
+        &self,
+        projected: &'a mut Projected<Vec<f32>>,
+    ) -> (&'a mut Vec<f32>, ValueColumns) {
+        let key_values = self.key_value_width();
+        let (rows, width) = match projected {
+            Projected::Joined(joined) => (joined, self.mixed_width() + key_values),
+            Projected::Apart { key_values: rows, .. } => (rows, key_values),
+        };
+        (rows, ValueColumns { width, values: key_values / 2 })
+    }
+
+    /// Mixes the first attention's values into those of the projections. Returns those that they had, if weights learn from
+    /// them.
+    fn mix_values(&self, projected: &mut Projected<Vec<f32>>, inputs: &[Rows]) -> Vec<f32> {
+        let Some(place) = self.first_values else { return Vec::new() };
+        let (rows, columns) = self.valued(projected);
+        place.mix(rows, &self.first_values(place, inputs), columns, inputs)
+    }
+
+    /// `d` becomes the gradient of the projections before values were mixed. Returns those of the first attention's values
+    /// and of the weights.
+    fn mix_values_backward(
+        &self,
+        d: &mut Projected<Vec<f32>>,
+        own: &[f32],
+        inputs: &[Rows],
+    ) -> Option<[Vec<f32>; 2]> {
+        let place = self.first_values?;
+        let (rows, columns) = self.valued(d);
+        let first = self.first_values(place, inputs);
+        let [of_first, of_weights] = place.mix_backward(rows, &first, own, columns, inputs);
+        let of_first = match &self.asking {
+            Some(Asking { route, keys: Keys::Running }) => route.scatter(&of_first, columns.values),
+            _ => of_first,
+        };
+        Some([of_first, of_weights])
+    }
+
     fn intermediates(&self, inputs: &[Rows], gathered: &[f32]) -> Intermediates {
-        let projected = self.project(inputs, gathered);
+        let mut projected = self.project(inputs, gathered);
+        let own_values = self.mix_values(&mut projected, inputs);
         let out = projected.mix(&self.shape(inputs), &Slots::default(), self.precision);
-        Intermediates { projected, mixed: out.mixed, log_sums: out.log_sums }
+        Intermediates { projected, own_values, mixed: out.mixed, log_sums: out.log_sums }
     }
 
     /// The gradients of the input and of the three matrices, from those of the projections.
@@ -221,7 +291,7 @@ impl Operation for Attention {
 
     fn backward(&self, d: Rows, inputs: &[Rows], saved: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let gathered = self.gather_input(inputs);
-        let Intermediates { projected, mixed, log_sums } =
+        let Intermediates { projected, own_values, mixed, log_sums } =
             match Intermediates::restore(saved, self.asking.as_ref()) {
                 Some(saved) => saved,
                 None => self.intermediates(inputs, &gathered),
@@ -230,8 +300,10 @@ impl Operation for Attention {
         let (width, weight, precision) = (self.mixed_width(), self.output(inputs), self.precision);
         let mut out = linear::backward(&d, &mixed, width, &weight, precision);
         let (shape, slots) = (self.shape(inputs), Slots::default());
-        let heads = projected.mix_backward(&out.x, &mixed, &log_sums, &shape, &slots, precision);
+        let mut heads =
+            projected.mix_backward(&out.x, &mixed, &log_sums, &shape, &slots, precision);
         drop((projected, mixed));
+        let of_values = self.mix_values_backward(&mut heads.projected, &own_values, inputs);
         let mut gradients = self.project_backward(&heads.projected, inputs, &gathered);
         gradients.push(out.weights.remove(0));
         if self.eps.is_some() {
@@ -243,6 +315,7 @@ impl Operation for Attention {
         if self.output_bias.is_some() {
             gradients.push(bias::gradient(&d, self.width()));
         }
+        gradients.extend(of_values.into_iter().flatten());
         gradients
     }
 }
@@ -284,7 +357,8 @@ impl Operation for Continued {
     fn forward(&self, inputs: &[Rows], _: bool) -> Output {
         let Self { attention, seen } = self;
         let gathered = attention.gather_input(inputs);
-        let projected = attention.project(inputs, &gathered);
+        let mut projected = attention.project(inputs, &gathered);
+        attention.mix_values(&mut projected, inputs);
         let (shape, batch) = (attention.shape(inputs), attention.x[0]);
         let mixed = seen.attend(&projected, &shape, batch, attention.precision);
         let values = attention.outputs(&mixed, inputs);

@@ -1,12 +1,14 @@
 //! Attention of a single token to those before it.
 
 use super::{LinearStep, Room, lend_some};
-use crate::attention::{AttentionShape, AttentionWeights, Inputs};
+use crate::attention::{AttentionShape, AttentionWeights, HALVES, Inputs};
 use crate::bridge::lend;
+use burn::tensor::Tensor;
 use hadal_cpu::Rows;
 use hadal_cpu::attention::{HeadNorms, KeyValues, Shape};
 use hadal_cpu::bias;
 use hadal_cpu::linear;
+use hadal_cpu::value_mix::ValueColumns;
 use std::ops::Range;
 
 /// [`crate::continued_attention()`] for a single token.
@@ -20,6 +22,45 @@ pub struct AttentionStep {
     bias: Option<Rows>,
     output_bias: Option<Rows>,
     shape: AttentionShape,
+    values: Values,
+}
+
+/// What becomes of the values of an attention.
+pub enum ValueStep {
+    /// They are its own business.
+    Own,
+    /// Later ones mix them into theirs.
+    First,
+    /// Those of the first are mixed into them, with these weights, `[2]`; a half of each without them.
+    Mixed(Option<Tensor<1>>),
+}
+
+#[derive(Debug)]
+enum Values {
+    Own,
+    First,
+    Mixed(Option<Rows>),
+}
+
+impl Values {
+    /// Leaves a token's values to later attentions, or takes what the first one left.
+    fn pass(&self, values: &mut [f32], first: &mut Vec<f32>) {
+        match self {
+            Self::Own => {}
+            Self::First => {
+                first.clear();
+                first.extend_from_slice(values);
+            }
+            Self::Mixed(weights) => {
+                let weights = weights.as_ref().map_or(HALVES, |weights| {
+                    let weights = weights.values();
+                    [weights[0], weights[1]]
+                });
+                let columns = ValueColumns { width: values.len(), values: values.len() };
+                columns.mix(values, first, weights);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -34,7 +75,11 @@ type Rotation<'a> = (&'a [f32], &'a [f32]);
 
 impl AttentionStep {
     /// `None` if [`lend`] returns `None`.
-    pub fn new(weights: AttentionWeights, shape: AttentionShape) -> Option<Self> {
+    pub fn new(
+        weights: AttentionWeights,
+        shape: AttentionShape,
+        values: ValueStep,
+    ) -> Option<Self> {
         let AttentionWeights { q, k, v, o, norms, bias, output_bias } = weights;
         let norms = match norms {
             None => None,
@@ -53,6 +98,11 @@ impl AttentionStep {
             bias: lend_some(bias)?,
             output_bias: lend_some(output_bias)?,
             shape,
+            values: match values {
+                ValueStep::Own => Values::Own,
+                ValueStep::First => Values::First,
+                ValueStep::Mixed(weights) => Values::Mixed(lend_some(weights)?),
+            },
         })
     }
 
@@ -79,9 +129,10 @@ impl AttentionStep {
         room: &mut Room,
         y: &mut [f32],
     ) {
-        let Room { joined, mixed, .. } = room;
+        let Room { joined, mixed, first_values, .. } = room;
         let shape = self.shape(rotation);
         self.project(x, 0..3, joined);
+        self.values.pass(&mut joined[self.q.out() + self.k.out()..], first_values);
         mixed.resize(self.q.out(), 0.0);
         seen.step(joined, &shape, mixed);
         self.o.apply(mixed, y);
@@ -93,8 +144,10 @@ impl AttentionStep {
     /// # Shapes
     /// - `x`: as in [`AttentionStep::run`]
     pub fn add(&self, x: &[f32], rotation: Rotation, seen: &mut KeyValues, room: &mut Room) {
-        self.project(x, 1..3, &mut room.joined);
-        seen.add(&room.joined, 0, &self.shape(rotation));
+        let Room { joined, first_values, .. } = room;
+        self.project(x, 1..3, joined);
+        self.values.pass(&mut joined[self.k.out()..], first_values);
+        seen.add(joined, 0, &self.shape(rotation));
     }
 
     /// Queries, keys and values of these kinds, side by side.

@@ -4,7 +4,7 @@
 mod attention;
 mod mlp;
 
-pub use attention::AttentionStep;
+pub use attention::{AttentionStep, ValueStep};
 pub use mlp::MlpStep;
 
 use crate::bridge::lend;
@@ -17,6 +17,8 @@ use hadal_cpu::{Rows, mlp as network};
 pub struct Room {
     /// `[q | k | v]`
     joined: Vec<f32>,
+    /// What the first attention left of this token, for those that mix it into their own values.
+    first_values: Vec<f32>,
     /// What the heads mixed.
     mixed: Vec<f32>,
     network: network::Room,

@@ -207,7 +207,7 @@ impl Attention {
     /// - output: `[B, T, heads, 1]`
     pub(crate) fn first_token(&self, x: Tensor<3>, rope: &Rope, slots: &[KeyValue]) -> Tensor<4> {
         let [batch, time, _] = x.dims();
-        let key = self.key_value(x.clone(), rope).key;
+        let key = self.finish_slot(self.key_value(x.clone(), None), rope).key;
         let [x, _, _] = self.inputs(x);
         let queries = self.queries(x, rope);
         let hidden = self.hidden(&queries, time);

@@ -63,6 +63,8 @@ def shapes(cfg):
                 found[f"layers.{i}.mlp.{part}.bias"] = shape[:1]
         if cfg["qk_norm"]:
             found |= {f"layers.{i}.attn.{part}_norm.weight": (cfg["head_dim"],) for part in "qk"}
+        if cfg.get("value_residual") == "learned" and i:
+            found[f"layers.{i}.attn.value_mix"] = (2,)
         if cfg["depth_kv"] == "attention+mlp" and i + 1 < blocks:
             found |= {f"layers.{i}.mlp.depth_{part}.weight": (kv, d) for part in "kv"}
         if policy.block_norms:
@@ -117,7 +119,7 @@ def frequencies(cfg, length):
 
 
 class Pass:
-    """One forward pass: the parameters, the positions, the cache, and the depth slots left so far."""
+    """One forward pass: the parameters, the positions, the cache, the depth slots left so far, and the first values."""
 
     def __init__(self, model, positions, ago, shown, cache):
         self.cfg, self.cache = model.config.hadal, cache
@@ -125,7 +127,7 @@ class Pass:
         self.parameters = dict(model.named_parameters())
         self.settings, self.eps = settings_of(self.cfg), self.cfg["norm_eps"]
         self.blocks, self.subs = range(self.cfg["n_layers"]), range(2 * self.cfg["n_layers"])
-        self.slots = []
+        self.slots, self.first_values = [], None
         each, factor = frequencies(self.cfg, int(positions.max()) + 1)
         # In f64: a late position times a fast frequency has no digits to lose. [B, 1, T, h/2]
         angles = (positions.cpu().double()[..., None] * each)[:, None]
@@ -183,11 +185,22 @@ class Pass:
             allowed = allowed & (self.ago < window["size"])
         return (allowed & (kept[:, None] | (self.ago == 0)))[:, None]
 
+    def mix_values(self, i, v):
+        """Values of a later block are mixed with those of the first, if the model does that. A cache keeps the mixed ones."""
+        how = self.cfg.get("value_residual", "none")
+        if how == "none":
+            return v
+        if i == 0:
+            self.first_values = v
+            return v
+        a, b = self.get(f"layers.{i}.attn.value_mix") if how == "learned" else (0.5, 0.5)
+        return a * self.first_values + b * v
+
     def attention(self, i, x, exists, apart=None):
         """`apart` are inputs of keys and values, where they are not x."""
         name, inputs = f"layers.{i}.attn", (x, *(apart or (x, x)))
         q, k, v = (self.heads(f"{name}.{part}", given) for part, given in zip("qkv", inputs))
-        q, k = self.turn(f"{name}.q_norm", q), self.turn(f"{name}.k_norm", k)
+        q, k, v = self.turn(f"{name}.q_norm", q), self.turn(f"{name}.k_norm", k), self.mix_values(i, v)
         slot, kept = (k, v), self.shown
         if exists is not None:
             # Whether a key exists is kept as one more number of it, so that a cache keeps it too.

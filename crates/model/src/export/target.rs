@@ -56,7 +56,8 @@ impl Family {
     pub(super) fn of(config: &ModelConfig) -> Option<Self> {
         let like_llama = plain_stream(config)
             && config.mlp == MlpKind::Swiglu
-            && config.depth_kv == DepthKv::None;
+            && config.depth_kv == DepthKv::None
+            && config.value_residual.is_none();
         if !like_llama {
             return None;
         }
@@ -125,6 +126,10 @@ impl Architecture {
         }
         if config.depth_kv != DepthKv::None {
             return refuse("depth_kv".into(), "attention of llama.cpp sees no earlier depth");
+        }
+        if !config.value_residual.is_none() {
+            let reason = "attention of llama.cpp takes no values of the first block";
+            return refuse("value_residual".into(), reason);
         }
         if let Some(window) = &config.sliding_window
             && window.size < config.max_seq_len

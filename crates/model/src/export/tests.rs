@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::tests::small;
-use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow};
+use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow, ValueResidual};
 use crate::decoder::Decoder;
 use crate::pass::{Pass, Tokens};
 use crate::rope_scaling::{RopeScaling, Yarn};
@@ -165,6 +165,8 @@ fn every_feature_that_llama_cpp_has_comes_back_from_a_file() {
 fn models_that_nobody_has_bring_their_code_and_are_read_again() {
     let odd = ModelConfig { mlp: MlpKind::Relu2, ..config("prenorm") };
     let deep = ModelConfig { depth_kv: DepthKv::AttentionMlp, ..config("lns") };
+    // Of a family that everybody has, but for its values.
+    let valued = ModelConfig { value_residual: ValueResidual::Learned, ..config("prenorm") };
     let routed = config("prenorm:capacity=0.5");
     let skipping = config("nag:skip_threshold=0.2,skip_kv=drop");
     let policies = ResidualConfig::all()
@@ -172,7 +174,7 @@ fn models_that_nobody_has_bring_their_code_and_are_read_again() {
         .filter(|policy| !["prenorm", "lns"].contains(&policy.about().kind));
     let policies =
         policies.map(|residual| ModelConfig { n_layers: 4, residual, ..config("prenorm") });
-    for config in [odd, deep, routed, skipping].into_iter().chain(policies) {
+    for config in [odd, deep, valued, routed, skipping].into_iter().chain(policies) {
         let kind = config.residual.about().kind;
         let (directory, decoder) = saved(&config);
         let out = directory.path().join("out");
@@ -258,6 +260,7 @@ fn what_llama_cpp_does_not_compute_is_refused_by_name() {
     assert!(refused(&config("prenorm:capacity=0.5")).contains("capacity=0.5"));
     assert!(with(&|c| c.mlp = MlpKind::Relu2).contains("relu2"));
     assert!(with(&|c| c.depth_kv = DepthKv::Attention).contains("depth_kv"));
+    assert!(with(&|c| c.value_residual = ValueResidual::Fixed).contains("value_residual"));
     let window = with(&|c| c.sliding_window = Some(SlidingWindow { size: 3, blocks: None }));
     assert!(window.contains("sliding window of 3") && window.contains("--format hf"), "{window}");
     let dynamic = RopeScaling::Dynamic { factor: 2.0, original_max_seq_len: 16 };

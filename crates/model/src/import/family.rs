@@ -4,7 +4,7 @@ use super::json::{flag, number, optional_size, present, size, token_ids};
 use super::misspelt::refuse_misspelt;
 use super::rope::positions;
 use super::{Imported, Reason};
-use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow};
+use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow, ValueResidual};
 use hadal_residual::ResidualConfig;
 use serde_json::Value;
 
@@ -127,6 +127,7 @@ pub(crate) fn describe(json: &Value) -> Result<Imported, Reason> {
         qk_norm: family.qk_norm,
         tie_embeddings: flag(json, "tie_word_embeddings")?,
         depth_kv: DepthKv::None,
+        value_residual: ValueResidual::None,
         max_seq_len: positions.max_seq_len,
         attention_bias: family.attention_bias(json)?,
         mlp_bias: family.mlp_bias && flag(json, "mlp_bias")?,

@@ -3,7 +3,7 @@
 use super::permute::unpermute;
 use super::{Imported, Reason, WeightSource};
 use crate::checkpoint::CheckpointError;
-use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow};
+use crate::config::{AttentionBias, DepthKv, MlpKind, ModelConfig, SlidingWindow, ValueResidual};
 use crate::rope_scaling::{RopeScaling, Yarn};
 use hadal_gguf::{FromValue, Gguf, GgufError, TensorType, Value};
 use hadal_residual::ResidualConfig;
@@ -166,6 +166,7 @@ impl Description<'_> {
             qk_norm: self.architecture == Architecture::Qwen3,
             tie_embeddings: !self.file.contains("output.weight"),
             depth_kv: DepthKv::None,
+            value_residual: ValueResidual::None,
             max_seq_len,
             attention_bias: match (first("attn_q.bias"), first("attn_output.bias")) {
                 (false, false) => None,

@@ -2,7 +2,7 @@
 
 use crate::support::{DESERTED, configs, has_fused_form, random, skips, text, with_policy};
 use hadal_kernels::{fused_calls, plainly};
-use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens};
+use hadal_model::{Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, Tokens, ValueResidual};
 use hadal_residual::{Memory, Site};
 use std::collections::BTreeMap;
 
@@ -41,12 +41,16 @@ pub(crate) fn assert_same(got: &Named, want: &Named, tolerance: f32, what: &str)
 }
 
 pub(crate) fn name(config: &ModelConfig) -> String {
-    format!("{} {:?} {:?}", config.residual, config.depth_kv, config.mlp)
+    let ModelConfig { residual, depth_kv, value_residual, mlp, .. } = config;
+    format!("{residual} {depth_kv:?} {value_residual:?} {mlp:?}")
 }
 
 #[test]
 fn losses_and_gradients_are_those_of_plain_operations() {
-    for config in configs().into_iter().chain(DESERTED.map(with_policy)) {
+    // Nobody runs an attention that takes values of the first one.
+    let value_residual = ValueResidual::Learned;
+    let valued = [ModelConfig { value_residual, ..with_policy(DESERTED[0]) }];
+    for config in configs().into_iter().chain(DESERTED.map(with_policy)).chain(valued) {
         let decoder = decoder(&config);
         let fused = learn(&decoder, Pass::default());
         let plain = plainly(|| learn(&decoder, Pass::default()));
@@ -164,11 +168,21 @@ fn every_operation_of_a_pass_is_fused() {
         // A network with biases is computed product by product.
         let products = if config.mlp == MlpKind::Swiglu { 3 } else { 2 };
         let more = if config.mlp_bias { (products - 1) * config.n_layers as u64 } else { 0 };
+        // The first attention is projections, mixing and output, where its values are left to others; with a route, keys and
+        // values are apart.
+        let (parts, routed) = match config.value_residual {
+            ValueResidual::None => (0, 0),
+            _ => (2, 2),
+        };
         // The embedding, a junction before each sub-layer and after the last, the sub-layers, the loss.
-        let (calls, least) = (fused_calls() - before, 1 + (sites + 1) + sites + 1 + more);
+        let (calls, least) = (fused_calls() - before, 1 + (sites + 1) + sites + 1 + more + parts);
         match skips(&config) {
             // Rows are also taken out and put back.
-            true => assert!((least..=least + sites).contains(&calls), "{}: {calls}", name(&config)),
+            true => assert!(
+                (least..=least + sites + routed).contains(&calls),
+                "{}: {calls}",
+                name(&config)
+            ),
             false => assert_eq!(calls, least, "{}", name(&config)),
         }
         let before = fused_calls();

@@ -14,5 +14,6 @@ mod precision;
 mod skipping;
 mod starts;
 mod support;
+mod values;
 mod variants;
 mod writing;

@@ -3,7 +3,9 @@
 use crate::support::{assert_close, base, columns, decoded, every, forward, random, text, values};
 use hadal_cpu::work::counted;
 use hadal_kernels::fuses;
-use hadal_model::{Cache, Decoder, DepthKv, Device, ModelConfig, Pass, SiteTally, Tally, Tokens};
+use hadal_model::{
+    Cache, Decoder, DepthKv, Device, ModelConfig, Pass, SiteTally, Tally, Tokens, ValueResidual,
+};
 use hadal_residual::{Place, Recorder, ResidualConfig, Signal, Site, Skipping, Thresholds};
 
 const NAG: &str = "nag:directions=3,skip_threshold=0.25";
@@ -23,7 +25,16 @@ fn skippers() -> Vec<ModelConfig> {
     let all = policies.iter().flat_map(|text| {
         memories.map(|depth_kv| ModelConfig { residual: text.parse().unwrap(), depth_kv, ..base() })
     });
-    all.filter(|config| config.check().is_ok()).collect()
+    // Tokens that skip the first attention leave it their values all the same.
+    let valued = [NAG, MGR].into_iter().flat_map(|text| {
+        memories.map(|depth_kv| ModelConfig {
+            residual: text.parse().unwrap(),
+            depth_kv,
+            value_residual: ValueResidual::Learned,
+            ..base()
+        })
+    });
+    all.chain(valued).filter(|config| config.check().is_ok()).collect()
 }
 
 fn with_policy(policy: &str) -> Decoder {

@@ -4,7 +4,7 @@ use crate::variants::VARIANTS;
 use burn::tensor::Tensor;
 use hadal_model::{
     AttentionBias, Cache, Decoder, DepthKv, Device, MlpKind, ModelConfig, Pass, RopeScaling,
-    SlidingWindow, Tokens, Yarn,
+    SlidingWindow, Tokens, ValueResidual, Yarn,
 };
 use hadal_residual::{AnyResidual, Init, ResidualConfig, Site, Weights};
 use std::any::Any;
@@ -32,9 +32,13 @@ pub(crate) fn has_fused_form(config: &ModelConfig) -> bool {
     policy(config).decode(&sites, &hadal_residual::StepMode::default()).is_some()
 }
 
-/// Why the policy needs the sub-layer at this site, if it does.
+/// Why the policy needs the sub-layer at this site, if it does, or why others need its values.
 pub(crate) fn required_because(config: &ModelConfig, site: Site) -> Option<&'static str> {
-    policy(config).required_because(site)
+    let routed_next = config.value_residual != ValueResidual::None
+        && config.residual == ROUTED.parse().unwrap()
+        && site.index == 0;
+    let of_values = routed_next.then_some("tokens that skip the next one have none");
+    policy(config).required_because(site).or(of_values)
 }
 
 fn policy(config: &ModelConfig) -> AnyResidual {
@@ -75,6 +79,7 @@ pub(crate) fn configs() -> Vec<ModelConfig> {
             })
         })
         .chain(imported())
+        .chain(valued())
         // Tokens without keys leave no depth slots and know no windows.
         .filter(|config| config.check().is_ok())
         .collect()
@@ -123,6 +128,38 @@ fn imported() -> Vec<ModelConfig> {
         .collect()
 }
 
+/// Policies of all sorts whose attention takes values of the first one, with every depth memory: streams, readers that look
+/// back, tokens that skip the first attention or a later one, biases and windows.
+pub(crate) fn valued() -> Vec<ModelConfig> {
+    let policies = [
+        "prenorm",
+        "denseformer",
+        "gr:streams=2",
+        "mhc:streams=2",
+        "attnres:block_size=2",
+        "nag:directions=3,skip_threshold=0.25",
+        "mgr:streams=2,skip_threshold=[0.0,0.34,0.36,0.4,0.22,0.34]",
+        ROUTED,
+    ];
+    let ways = [ValueResidual::Learned, ValueResidual::Fixed];
+    let each = policies.into_iter().enumerate().flat_map(|(i, policy)| {
+        DEPTH_MEMORIES.into_iter().enumerate().map(move |(j, depth_kv)| {
+            let odd = (i + j) % 2 == 1;
+            ModelConfig {
+                depth_kv,
+                value_residual: ways[(i + j) % 2],
+                qk_norm: !odd,
+                attention_bias: (!odd).then_some(AttentionBias::All),
+                sliding_window: odd.then_some(SlidingWindow { size: 4, blocks: Some(vec![1]) }),
+                ..with_policy(policy)
+            }
+        })
+    });
+    // Both ways without anything else, and everything at once.
+    let bare = ways.map(|value_residual| ModelConfig { value_residual, ..base() });
+    each.chain(bare).filter(|config| config.check().is_ok()).collect()
+}
+
 /// Tries a law on every config and reports all that break it.
 #[track_caller]
 pub(crate) fn every_config(law: impl Fn(&ModelConfig)) {
@@ -136,9 +173,9 @@ pub(crate) fn every(configs: &[ModelConfig], law: impl Fn(&ModelConfig)) {
         .iter()
         .filter_map(|config| {
             let reason = catch_unwind(AssertUnwindSafe(|| law(config))).err()?;
-            let ModelConfig { residual, depth_kv, sliding_window, .. } = config;
+            let ModelConfig { residual, depth_kv, value_residual, sliding_window, .. } = config;
             Some(format!(
-                "{residual} with depth_kv {depth_kv:?} and window {sliding_window:?}: {}",
+                "{residual} with depth_kv {depth_kv:?}, value_residual {value_residual:?} and window {sliding_window:?}: {}",
                 message(&*reason)
             ))
         })

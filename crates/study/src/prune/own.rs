@@ -33,6 +33,16 @@ pub(super) fn cut_model(whole: &Decoder, map: &Renumbering) -> Result<(Decoder, 
         PassError::NotAbsent { site, reason } => refuse(format!("the {site} must stay: {reason}")),
         other => other.into(),
     })?;
+    // A silent attention would still leave its values to the others, while without it they take those of the next one.
+    if !whole.config().value_residual.is_none()
+        && let Some(&first) = map.kept().first()
+        && map.silences(Part::Attention(first))
+    {
+        let site = Site::new(2 * first);
+        return Err(refuse(format!(
+            "the {site} must stay: later attention takes its values (value_residual); a whole block can go"
+        )));
+    }
     let config = cut_config(whole.config(), map).map_err(|error| refuse(error.reason))?;
     config.check()?;
     let old: HashMap<String, Vec<f32>> = whole.parameters().into_iter().collect();

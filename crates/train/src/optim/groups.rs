@@ -52,6 +52,7 @@ mod tests {
         assert_eq!(group("layers.0.mlp.depth_k.weight", &[4, 8], "mgr"), Group::Muon);
         assert_eq!(group("embed.weight", &[9, 8], "mgr"), Group::Decayed);
         assert_eq!(group("layers.0.attn_norm.weight", &[8], "mgr"), Group::Plain);
+        assert_eq!(group("layers.1.attn.value_mix", &[2], "mgr"), Group::Plain);
         assert_eq!(group("residual.3.gate.bias", &[5], "mgr"), Group::Plain);
         assert_eq!(group("residual.3.pre_weight", &[32, 4], "mhc"), Group::Decayed);
         assert_eq!(group("residual.3.res", &[4, 4], "hc"), Group::Plain);

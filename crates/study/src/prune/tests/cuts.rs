@@ -3,7 +3,7 @@
 use super::*;
 use crate::prune::map::Renumbering;
 use crate::prune::own::cut_model;
-use hadal_model::{AttentionBias, SlidingWindow};
+use hadal_model::{AttentionBias, DepthKv, SlidingWindow, ValueResidual};
 use hadal_residual::ResidualConfig;
 
 /// Which policies can be cut in a file, and whether the logits then agree to the bit.
@@ -120,5 +120,33 @@ fn windows_and_biases_follow_their_blocks() {
         assert_eq!(cut.config().sliding_window, expected, "{parts:?}");
         assert!(exact, "{parts:?}");
         assert_eq!(logits(&cut), without(&decoder, &parts), "{parts:?}");
+    }
+}
+
+/// Without the first block, the values of the next one take the place of its own.
+#[test]
+fn the_first_block_can_go_with_its_values_but_its_attention_alone_cannot() {
+    for depth_kv in [DepthKv::None, DepthKv::AttentionMlp] {
+        for value_residual in [ValueResidual::Fixed, ValueResidual::Learned] {
+            for residual in ["prenorm", "gr:streams=2", "mod:capacity=0.5,every=3"] {
+                let whole = ModelConfig { depth_kv, value_residual, ..config(residual, 6) };
+                if whole.check().is_err() {
+                    continue;
+                }
+                let decoder = model(&whole, plain);
+                for parts in [vec![Part::Block(0)], vec![Part::Block(0), Part::Block(3)]] {
+                    let map = Renumbering::new(6, &parts).unwrap();
+                    let (cut, exact) = cut_model(&decoder, &map).unwrap();
+                    assert!(exact, "{residual} without {parts:?}");
+                    assert_eq!(logits(&cut), without(&decoder, &parts), "{residual} {parts:?}");
+                }
+            }
+            let decoder =
+                model(&ModelConfig { depth_kv, value_residual, ..config("prenorm", 4) }, plain);
+            let map = Renumbering::new(4, &[Part::Block(0), Part::Attention(1)]).unwrap();
+            let error = cut_model(&decoder, &map).unwrap_err().to_string();
+            assert!(error.contains("attention of block 1 must stay"), "{error}");
+            assert!(error.contains("value_residual"), "{error}");
+        }
     }
 }
