@@ -7,6 +7,7 @@ from .kind import ATTENTION, BOTH, Kind, case
 
 class PreNorm(Kind):
     kind = "prenorm"
+    optional = {"multiplier": "m{}"}
     cases = [
         case(n_layers=1),
         case(n_layers=6),
@@ -14,11 +15,13 @@ class PreNorm(Kind):
         case(heads=(4, 1, 6), qk_norm=True, depth_kv=BOTH, n_layers=4),
         case(depth_kv=BOTH, n_layers=1),
         case(depth_kv=BOTH, n_layers=3, shape=(3, 1), qk_norm=True, keep=True),
+        case({"multiplier": 0.3}, n_layers=4, depth_kv=ATTENTION),
+        case({"multiplier": 1.7}, n_layers=2, mlp="swiglu", keep=True),
     ]
 
     def forward(self, run, x):
         for l in run.subs:
-            x = x + run.F(l, x)
+            x = x + run.cfg["residual"].get("multiplier", 1.0) * run.F(l, x)
         return x
 
 
