@@ -52,7 +52,10 @@ impl Decoder {
     pub(crate) fn declare(config: &ModelConfig, mut weights: Weights) -> Self {
         let table = [config.vocab_size, config.d_model];
         let tables = config.residual.tables();
-        let embed_init = Init::Rows { std: tables.embed_std, rule: tables.embed_rows };
+        // A table that is both starts at the size that the head wants: the head's logits feel it.
+        let tied = config.tie_embeddings;
+        let embed_std = if tied { tables.head_std } else { tables.embed_std };
+        let embed_init = Init::Rows { std: embed_std, rule: tables.embed_rows };
         let head_init = Init::Rows { std: tables.head_std, rule: tables.head_rows };
         Self {
             embed: weights.param("embed.weight", table, embed_init),

@@ -304,6 +304,16 @@ mod tests {
         assert_eq!(echo("kimi_k3:block_size=4,heads=2"), "attnres:blocks=0,block_size=4,heads=2");
         let read: ResidualConfig = serde_json::from_str(r#"{"kind": "gemma3"}"#).unwrap();
         assert_eq!(read.to_string(), "sandwich");
+        assert_eq!(echo("olmo2"), "outnorm");
+        assert_eq!(echo("gemma4"), "sandwich:block_scale=true");
+        assert_eq!(echo("beam"), "sandwich:scaled=true");
+        assert_eq!(
+            echo("muse_spark:embed_norm=true"),
+            "sandwich:gate_temperature=0.3,embed_norm=true"
+        );
+        assert_eq!(echo("nanochat"), "lambdas:backout=true");
+        assert_eq!(echo("keel:alpha=2.5"), "keel:alpha=2.5");
+        assert_eq!(echo("keel"), "keel");
     }
 
     #[test]

@@ -330,6 +330,11 @@ pub trait PolicyConfig {
         None
     }
 
+    /// What the output of a sub-layer is multiplied by in a prenorm model that computes the same, if one does.
+    fn prenorm_output(&self, _site: Site, _dimensions: &Dimensions) -> f64 {
+        1.0
+    }
+
     /// What a block adds to the squared norm of an additive stream at the start; PreNorm's unless the policy has
     /// bounds of its own.
     fn growth(&self, _block: usize, _dimensions: &Dimensions) -> Growth {
@@ -354,4 +359,16 @@ pub(crate) fn check_streams(
         _ => return Ok(()),
     };
     Err(policy.refuse(reason))
+}
+
+/// Refuses a factor that is not a number above zero.
+pub(crate) fn check_positive(
+    policy: &dyn PolicyConfig,
+    key: &str,
+    value: f64,
+) -> Result<(), InvalidPolicy> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(policy.refuse(format!("{key} is {value}, but it has to be a number above zero")))
 }

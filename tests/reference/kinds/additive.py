@@ -7,6 +7,7 @@ from .kind import ATTENTION, BOTH, Kind, case
 
 class PreNorm(Kind):
     kind = "prenorm"
+    optional = {"multiplier": "m{}"}
     cases = [
         case(n_layers=1),
         case(n_layers=6),
@@ -17,11 +18,13 @@ class PreNorm(Kind):
         case(value_residual="learned", n_layers=4, heads=(6, 2, 4), mlp="relu2", keep=True),
         case(value_residual="fixed", n_layers=3, depth_kv=BOTH, keep=True),
         case(value_residual="learned", n_layers=1),
+        case({"multiplier": 0.3}, n_layers=4, depth_kv=ATTENTION),
+        case({"multiplier": 1.7}, n_layers=2, mlp="swiglu", keep=True),
     ]
 
     def forward(self, run, x):
         for l in run.subs:
-            x = x + run.F(l, x)
+            x = x + run.cfg["residual"].get("multiplier", 1.0) * run.F(l, x)
         return x
 
 

@@ -1,39 +1,60 @@
-//! One stream to which every sub-layer adds: PreNorm, LayerNorm Scaling, PostNorm, DeepNorm, Mix-LN, Sandwich-LN.
+//! One stream to which every sub-layer adds: PreNorm, LayerNorm Scaling, PostNorm, DeepNorm, Mix-LN, Sandwich-LN, OLMo's
+//! output norms, KEEL, nanochat's lambdas.
 //!
 //! A junction takes the write `f` and computes
 //!
 //! ```text
-//! y = scale rms(f) * write_gain       where the step has a norm of the write, otherwise f
-//! s = carry x + y                     (junction 0: s = f, the embedding)
-//! x' = rms(s) * post_gain             where the step has a norm after the sum, otherwise s
-//! output = scale rms(x') * pre_gain   where the step has a norm before the reader, otherwise x'
+//! y = factor rms(f) * write_gain      where the step has a norm of the write, otherwise factor f
+//! s = carry x * carry_gain + y        carry_gain only where the step is weighted (junction 0: s = f, the embedding)
+//! n = rms(s) * post_gain              where the step has a norm after the sum, otherwise s
+//! x' = scale n + share source         scale and share where the step has them
+//! output = pre rms(x') * pre_gain     where the step has a norm before the reader, otherwise x'
 //! ```
 //!
-//! with `rms(v) = v / sqrt(mean(v^2) + eps)`.
+//! with `rms(v) = v / sqrt(mean(v^2) + eps)`. A source is the `n` of an earlier junction, or of this one, that was held.
 //!
 //! # Parameters of a junction
-//! `[write_gain: width, if write_norm][post_gain: width, if post][pre_gain: width, if pre]`
+//! `[write_gain: width, if write_norm][carry_gain: width, if weighted][post_gain: width, if post][scale: 1, if scaled]`
+//! `[share: 1, if source][pre_gain: width, if pre]`
 //!
 //! # What is kept
-//! The sum `s` of each junction and one number per token and norm; a write only where it is normalised. The
-//! normalised stream is never stored: `x'` is a factor per token and a gain away from `s`, wherever it is read. So
-//! every policy has the traffic of PreNorm: forward two rows in and two out, backward three in and two out. The
-//! embedding is shared, not copied.
+//! The sum `s` of each junction and one number per token and norm; a write only where it is normalised or the step is
+//! weighted; a source once. The stream is never stored: `x'` is a factor per token, a gain and a share of a source away
+//! from `s`, wherever it is read. So every policy has the traffic of PreNorm: forward two rows in and two out, backward
+//! three in and two out; with a source one more forward and two more backward. The embedding is shared, not copied.
+
+mod backward;
+mod forward;
+mod rows;
+#[cfg(test)]
+mod tests;
 
 use super::driver::{Backward, Carried, Forward, Parts, Policy};
-use super::tiles::{split, split_mut};
-use crate::row::{Normed, inverse_rms, multiply_by_gain, scale_by_gain};
-use crate::simd::add_scaled;
+use super::tiles::split;
+
+/// How many sources there can be.
+const SOURCES: usize = 2;
 
 /// What [`Additive`] does at one junction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdditiveStep {
-    /// If the write is normalised, the constant that it is multiplied by; never at junction 0.
-    pub write_norm: Option<f32>,
+    /// What the write is multiplied by, once it is normalised if it is; one at junction 0.
+    pub factor: f32,
+    /// Whether the write is normalised; never at junction 0.
+    pub write_norm: bool,
     /// Weight of the stream when the write is added to it; without effect at junction 0.
     pub carry: f32,
+    /// Whether each channel of the stream has a weight of its own besides; never at junction 0. The weights are parameters,
+    /// and none of them is zero.
+    pub weighted: bool,
     /// Whether the sum is normalised.
     pub post: bool,
+    /// The source that the stream becomes here, before it is scaled.
+    pub hold: Option<usize>,
+    /// Whether the stream is multiplied by a parameter.
+    pub scaled: bool,
+    /// The source of which a share is added to the stream. The share is a parameter.
+    pub source: Option<usize>,
     /// If the output is normalised, the constant that it is multiplied by.
     pub pre: Option<f32>,
 }
@@ -41,19 +62,42 @@ pub struct AdditiveStep {
 impl Default for AdditiveStep {
     /// Adds the write, without a norm.
     fn default() -> Self {
-        Self { write_norm: None, carry: 1.0, post: false, pre: None }
+        Self {
+            factor: 1.0,
+            write_norm: false,
+            carry: 1.0,
+            weighted: false,
+            post: false,
+            hold: None,
+            scaled: false,
+            source: None,
+            pre: None,
+        }
     }
 }
 
 impl AdditiveStep {
     /// How many parameters the junction has.
     pub fn params(&self, width: usize) -> usize {
-        width * self.norms().iter().sum::<usize>()
+        self.lengths(width).iter().sum()
     }
 
-    /// One for each norm that is there: of the write, after the sum, before the reader.
-    fn norms(&self) -> [usize; 3] {
-        [self.write_norm.is_some(), self.post, self.pre.is_some()].map(usize::from)
+    /// Of the gains of write and carry, of the gain after the sum, scale and share, of the gain before the reader.
+    fn lengths(&self, width: usize) -> [usize; 6] {
+        let gain = |exists: bool| if exists { width } else { 0 };
+        [
+            gain(self.write_norm),
+            gain(self.weighted),
+            gain(self.post),
+            usize::from(self.scaled),
+            usize::from(self.source.is_some()),
+            gain(self.pre.is_some()),
+        ]
+    }
+
+    /// Whether the stream is more than the sum and its norm.
+    fn mixes(&self) -> bool {
+        self.scaled || self.source.is_some()
     }
 }
 
@@ -64,9 +108,22 @@ impl Additive {
     /// A stream of this width past `steps`, one for each junction. Without `keep` there is no way back.
     pub fn new(width: usize, eps: f32, steps: Vec<AdditiveStep>, keep: bool) -> Self {
         assert!(width > 0, "a stream has at least one feature");
-        let first = steps.first().and_then(|step| step.write_norm);
-        assert!(first.is_none(), "the embedding is normalised as a sum, not as a write");
-        Self::by(Adding { width, eps, steps }, keep)
+        let bare = |step: &AdditiveStep| !step.write_norm && !step.weighted && step.factor == 1.0;
+        assert!(
+            steps.first().is_none_or(bare),
+            "the embedding is normalised as a sum, not as a write"
+        );
+        let mut held = [false; SOURCES];
+        for step in &steps {
+            if let Some(source) = step.hold {
+                assert!(!std::mem::replace(&mut held[source], true), "a source is held once");
+            }
+            assert!(
+                step.source.is_none_or(|source| held[source]),
+                "a source is held before it is added"
+            );
+        }
+        Self::by(Adding { width, eps, steps, held }, keep)
     }
 }
 
@@ -76,19 +133,32 @@ pub struct Adding {
     width: usize,
     eps: f32,
     steps: Vec<AdditiveStep>,
+    /// Which sources there are.
+    held: [bool; SOURCES],
 }
 
-/// The gains of a junction's norms, as far as it has them, with their constants.
+/// A junction's parameters, as far as it has them, and the constant of the norm before the reader.
 #[derive(Debug)]
-pub struct Norms<'a> {
-    write: Option<(f32, &'a [f32])>,
+pub struct Gains<'a> {
+    write: Option<&'a [f32]>,
+    carry: Option<&'a [f32]>,
     post: Option<&'a [f32]>,
+    scale: f32,
+    share: f32,
     pre: Option<(f32, &'a [f32])>,
 }
 
-// SAFETY: every row of the output and of `d_write` is written, and so is what the record has of it.
+impl Adding {
+    /// Floats of each source for each token.
+    fn sources(&self) -> [usize; SOURCES] {
+        self.held.map(|held| if held { self.width } else { 0 })
+    }
+}
+
+// SAFETY: every row of the output and of `d_write` is written, and so is what the record has of it. A source is written
+// when it is held, which is before it is read.
 unsafe impl Policy for Adding {
-    type Params<'a> = Norms<'a>;
+    type Params<'a> = Gains<'a>;
     type Kept = ();
     /// A row.
     type Scratch = Vec<f32>;
@@ -105,166 +175,56 @@ unsafe impl Policy for Adding {
         self.steps[junction].params(self.width)
     }
 
-    fn split<'a>(&self, junction: usize, params: &'a [f32]) -> Norms<'a> {
+    fn split<'a>(&self, junction: usize, params: &'a [f32]) -> Gains<'a> {
         let step = &self.steps[junction];
-        let [write, post, pre] = split(params, step.norms().map(|norms| norms * self.width));
-        Norms {
-            write: step.write_norm.map(|scale| (scale, write)),
+        let [write, carry, post, scale, share, pre] = split(params, step.lengths(self.width));
+        Gains {
+            write: step.write_norm.then_some(write),
+            carry: step.weighted.then_some(carry),
             post: step.post.then_some(post),
+            scale: scale.first().copied().unwrap_or(1.0),
+            share: share.first().copied().unwrap_or_default(),
             pre: step.pre.map(|scale| (scale, pre)),
         }
     }
 
     /// The sums, but for the embedding, then the inverse RMS of write, sum and stream, where there is a norm.
     fn record(&self, junction: usize) -> Parts {
-        let [write, post, pre] = self.steps[junction].norms();
+        let step = &self.steps[junction];
+        let [write, post, pre] = [step.write_norm, step.post, step.pre.is_some()].map(usize::from);
         [if junction == 0 { 0 } else { self.width }, write, post, pre]
     }
 
+    /// The sources.
+    fn state(&self) -> Parts {
+        let [first, second] = self.sources();
+        [first, second, 0, 0]
+    }
+
+    /// Of the stream and of the sources.
     fn gradient(&self) -> Parts {
-        [self.width, 0, 0, 0]
+        let [first, second] = self.sources();
+        [self.width, first, second, 0]
     }
 
     fn keeps_write(&self, junction: usize) -> bool {
-        junction == 0 || self.steps[junction].write_norm.is_some()
+        let step = &self.steps[junction];
+        junction == 0 || step.write_norm || step.weighted
     }
 
-    /// The gain of the norm after the sum: the next junction needs it to find the stream again.
+    /// What the next junction needs to find the stream again: the gain of the norm after the sum, scale and share.
     fn handed_on<'a>(&self, junction: usize, params: &'a [f32]) -> &'a [f32] {
-        self.split(junction, params).post.unwrap_or_default()
+        let [write, carry, post, scale, share, _] = self.steps[junction].lengths(self.width);
+        &params[write + carry..][..post + scale + share]
     }
 
     #[inline(always)]
-    fn forward(&self, norms: &Norms<'_>, tile: Forward<'_, ()>, _: &mut Vec<f32>) {
-        let (width, eps, step) = (self.width, self.eps, &self.steps[tile.junction]);
-        let [sums, write_rms, post_rms, pre_rms] = tile.record;
-        // The sums that the junction before left, and their inverse RMS if the stream is what a norm makes of them.
-        let [stream, _, stream_rms, _] = tile.before.record;
-        let stream = if tile.junction == 1 { tile.before.write } else { stream };
-        let writes = tile.write.chunks_exact(width);
-        for ((token, write), output) in writes.enumerate().zip(tile.output.chunks_exact_mut(width))
-        {
-            let row = token * width..(token + 1) * width;
-            let sum: &[f32] = if tile.junction == 0 {
-                write
-            } else {
-                let (sum, x) = (&mut sums[row.clone()], &stream[row]);
-                let a = stream_rms.get(token).map_or(step.carry, |r| step.carry * r);
-                match (norms.write, stream_rms.is_empty()) {
-                    (None, true) => add(sum, a, x, write),
-                    (None, false) => add_normed(sum, a, x, tile.handed_on, write),
-                    (Some((scale, gain)), plain) => {
-                        let r = inverse_rms(write, eps);
-                        write_rms[token] = r;
-                        scale_by_gain(sum, scale * r, write, gain);
-                        if plain {
-                            add_scaled(sum, a, x);
-                        } else {
-                            add_normed_to(sum, a, x, tile.handed_on);
-                        }
-                    }
-                }
-                sum
-            };
-            match (norms.post, norms.pre) {
-                (None, None) => output.copy_from_slice(sum),
-                (Some(gain), None) => {
-                    let r = inverse_rms(sum, eps);
-                    post_rms[token] = r;
-                    scale_by_gain(output, r, sum, gain);
-                }
-                (None, Some((scale, gain))) => {
-                    let r = inverse_rms(sum, eps);
-                    pre_rms[token] = r;
-                    scale_by_gain(output, scale * r, sum, gain);
-                }
-                (Some(post_gain), Some((scale, gain))) => {
-                    let r = inverse_rms(sum, eps);
-                    post_rms[token] = r;
-                    scale_by_gain(output, r, sum, post_gain);
-                    let r = inverse_rms(output, eps);
-                    pre_rms[token] = r;
-                    multiply_by_gain(output, scale * r, gain);
-                }
-            }
-        }
+    fn forward(&self, gains: &Gains<'_>, tile: Forward<'_, ()>, _: &mut Vec<f32>) {
+        forward::forward(self, gains, tile);
     }
 
     #[inline(always)]
-    fn backward(&self, norms: &Norms<'_>, tile: Backward<'_, ()>, normed: &mut Vec<f32>) {
-        let (width, step) = (self.width, &self.steps[tile.junction]);
-        // Zero is only ever multiplied with the zeros that the gradient starts from.
-        let carry = self.steps.get(tile.junction + 1).map_or(0.0, |next| next.carry);
-        let [sums, write_rms, post_rms, pre_rms] = tile.record;
-        let [gradient, ..] = tile.gradient;
-        let sums = if tile.junction == 0 { tile.write } else { sums };
-        let [d_write_gain, d_post_gain, d_pre_gain] =
-            split_mut(tile.d_params, step.norms().map(|norms| norms * width));
-        normed.resize(width, 0.0);
-        let rows = tile.d_output.chunks_exact(width).zip(sums.chunks_exact(width));
-        let d_rows = gradient.chunks_exact_mut(width).zip(tile.d_write.chunks_exact_mut(width));
-        for ((token, (d_output, sum)), (d_x, d_write)) in rows.enumerate().zip(d_rows) {
-            // Of the stream first; of the sum once it went through the norm that may lie between them.
-            match norms.pre {
-                None => add_to_carried(d_x, d_write, carry, d_output),
-                Some((scale, gain)) => {
-                    let x = match norms.post {
-                        None => sum,
-                        Some(post_gain) => {
-                            scale_by_gain(normed, post_rms[token], sum, post_gain);
-                            &*normed
-                        }
-                    };
-                    Normed { x, inverse_rms: pre_rms[token], scale, gain }
-                        .add_gradient(d_x, d_write, carry, d_output, d_pre_gain);
-                }
-            }
-            if let Some(gain) = norms.post {
-                Normed { x: sum, inverse_rms: post_rms[token], scale: 1.0, gain }
-                    .take_gradient(d_x, d_post_gain);
-                d_write.copy_from_slice(d_x);
-            }
-            if let Some((scale, gain)) = norms.write {
-                let x = &tile.write[token * width..(token + 1) * width];
-                Normed { x, inverse_rms: write_rms[token], scale, gain }
-                    .take_gradient(d_write, d_write_gain);
-            }
-        }
+    fn backward(&self, gains: &Gains<'_>, tile: Backward<'_, ()>, row: &mut Vec<f32>) {
+        backward::backward(self, gains, tile, row);
     }
 }
-
-/// `sum = carry x + write`.
-#[inline(always)]
-fn add(sum: &mut [f32], carry: f32, x: &[f32], write: &[f32]) {
-    for ((sum, x), write) in sum.iter_mut().zip(x).zip(write) {
-        *sum = carry * x + write;
-    }
-}
-
-/// `sum = a x gain + write`.
-#[inline(always)]
-fn add_normed(sum: &mut [f32], a: f32, x: &[f32], gain: &[f32], write: &[f32]) {
-    for (((sum, x), gain), write) in sum.iter_mut().zip(x).zip(gain).zip(write) {
-        *sum = a * x * gain + write;
-    }
-}
-
-/// `sum += a x gain`.
-#[inline(always)]
-fn add_normed_to(sum: &mut [f32], a: f32, x: &[f32], gain: &[f32]) {
-    for ((sum, x), gain) in sum.iter_mut().zip(x).zip(gain) {
-        *sum += a * x * gain;
-    }
-}
-
-/// `d_x = carry d_x + d`, also written to `copy`.
-#[inline(always)]
-fn add_to_carried(d_x: &mut [f32], copy: &mut [f32], carry: f32, d: &[f32]) {
-    for ((d_x, copy), d) in d_x.iter_mut().zip(copy).zip(d) {
-        *d_x = carry * *d_x + d;
-        *copy = *d_x;
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -290,7 +290,7 @@ class PreNorm(Policy):
 
     def forward(self, run, x):
         for l in run.subs:
-            x = x + run.branch(l, x)
+            x = x + run.settings.get("multiplier", 1.0) * run.branch(l, x)
         return x
 
 
@@ -360,16 +360,82 @@ class MixLn(Policy):
         return x
 
 
+class OutNorm(Policy):
+    kind = "outnorm"
+
+    def forward(self, run, x):
+        for l in run.subs:
+            x = x + run.norm(l, run.sub(l, x))
+        return x
+
+
 class Sandwich(Policy):
     kind = "sandwich"
 
     def shapes(self, settings, d, blocks):
-        return every(range(2 * blocks), {"post_norm": (d,)})
+        gated = settings.get("gate_temperature") is not None
+        own = every(range(2 * blocks), {"gate": (d,)} if gated else {"post_norm": (d,)})
+        if settings.get("block_scale"):
+            own |= {f"block.{i}.scale": (1,) for i in range(1, blocks + 1)}
+        return own | ({"embed_norm": (d,)} if settings.get("embed_norm") else {})
+
+    def add(self, run, l, x, y):
+        """The stream and the normalised write, each with its weight."""
+        temperature = run.settings.get("gate_temperature")
+        if temperature is not None:
+            gate = torch.sigmoid(run.of(l, "gate") / temperature)
+            return (1 - gate.square()).clamp_min(1e-3).sqrt() * x + gate * y
+        y = y * run.of(l, "post_norm")
+        if not run.settings.get("scaled"):
+            return x + y
+        parts = 2 * run.depth(l) + l % 2
+        return (math.sqrt(parts - 1) * x + y) / math.sqrt(parts)
 
     def forward(self, run, x):
+        if run.settings.get("embed_norm"):
+            x = run.rms(x) * run.get("residual.embed_norm")
         for l in run.subs:
-            x = x + run.rms(run.branch(l, x)) * run.of(l, "post_norm")
+            x = self.add(run, l, x, run.rms(run.branch(l, x)))
+            if l % 2 and run.settings.get("block_scale"):
+                x = x * run.of(f"block.{l // 2 + 1}", "scale")
         return x
+
+
+class Keel(Policy):
+    kind = "keel"
+    final_norm = False
+
+    def shapes(self, settings, d, blocks):
+        # The first attention of the whole model has none.
+        places = [l for l in range(2 * blocks) if settings["depths"][l // 2] or l % 2]
+        return every(places, {"post_norm": (d,)})
+
+    def forward(self, run, x):
+        alpha = run.settings.get("alpha") or 2 * run.settings["full_depth"]
+        for l in run.subs:
+            first = run.depth(l) == 1
+            x = (1 if first else alpha) * x + run.branch(l, x)
+            if l % 2 or not first:
+                x = run.rms(x) * run.of(l, "post_norm")
+        return x
+
+
+class Lambdas(Policy):
+    kind = "lambdas"
+
+    def shapes(self, settings, d, blocks):
+        own = every([f"block.{i}" for i in range(1, blocks + 1)], {"resid": (1,), "x0": (1,)})
+        return own | ({"out.backout": (1,)} if settings.get("backout") else {})
+
+    def forward(self, run, x):
+        start = middle = x = run.rms(x)
+        for i in run.blocks:
+            x = run.of(f"block.{i + 1}", "resid") * x + run.of(f"block.{i + 1}", "x0") * start
+            for l in (2 * i, 2 * i + 1):
+                x = x + run.branch(l, x)
+            if run.settings["depths"][i] <= run.settings["full_depth"] // 2:
+                middle = x
+        return x - run.of("out", "backout") * middle if run.settings.get("backout") else x
 
 
 class Highway(Policy):

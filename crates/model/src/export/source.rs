@@ -94,14 +94,19 @@ impl Source {
             .map_err(|reason| ExportError::Weights { path: self.weights.path().into(), reason })
     }
 
-    /// The same for prenorm models elsewhere: gains include the policy's factor on normalised inputs.
+    /// The same for prenorm models elsewhere: gains include the policy's factor on normalised inputs, and what ends a
+    /// sub-layer its factor on writes.
     pub(super) fn folded(&self, place: &Place) -> Result<Vec<f32>, ExportError> {
         let mut values = self.floats(place)?;
-        if let Some(site) = site_of_norm(&place.ours)
-            && let Some(scale) = self.config.residual.prenorm_gain(site, &self.config.dimensions())
-        {
-            for gain in &mut values {
-                *gain = (f64::from(*gain) * scale) as f32;
+        let (residual, dimensions) = (&self.config.residual, self.config.dimensions());
+        let scale = match (site_of_norm(&place.ours), site_of_output(&place.ours)) {
+            (Some(site), _) => residual.prenorm_gain(site, &dimensions),
+            (_, Some(site)) => Some(residual.prenorm_output(site, &dimensions)),
+            _ => None,
+        };
+        if let Some(scale) = scale.filter(|scale| *scale != 1.0) {
+            for value in &mut values {
+                *value = (f64::from(*value) * scale) as f32;
             }
         }
         Ok(values)
@@ -115,6 +120,17 @@ fn site_of_norm(name: &str) -> Option<Site> {
     match parts.next()? {
         "attn_norm" => Some(Site::new(2 * block)),
         "mlp_norm" => Some(Site::new(2 * block + 1)),
+        _ => None,
+    }
+}
+
+/// The sub-layer whose output the parameter of this name makes.
+fn site_of_output(name: &str) -> Option<Site> {
+    match name.split('.').collect::<Vec<_>>().as_slice() {
+        ["layers", block, "attn", "o", _] => Some(Site::new(2 * block.parse::<usize>().ok()?)),
+        ["layers", block, "mlp", "down", _] => {
+            Some(Site::new(2 * block.parse::<usize>().ok()? + 1))
+        }
         _ => None,
     }
 }

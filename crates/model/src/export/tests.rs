@@ -95,6 +95,14 @@ fn shared() -> Vec<(&'static str, ModelConfig)> {
             ModelConfig {
                 attention_bias: Some(AttentionBias::All),
                 mlp_bias: true,
+                ..config("prenorm:multiplier=0.3")
+            },
+        ),
+        (
+            "LlamaForCausalLM",
+            ModelConfig {
+                attention_bias: Some(AttentionBias::All),
+                mlp_bias: true,
                 ..plain.clone()
             },
         ),

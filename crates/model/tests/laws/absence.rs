@@ -97,7 +97,7 @@ fn what_was_recorded_in_another_mode_is_not_replayed() {
 
 #[test]
 fn an_absent_branch_of_an_additive_policy_is_a_silent_one() {
-    let kinds = ["prenorm", "lns", "denseformer"];
+    let kinds = ["prenorm", "lns", "denseformer", "outnorm", "lambdas"];
     let kind = |config: &ModelConfig| config.residual.about().kind;
     let additive: Vec<ModelConfig> =
         configs().into_iter().filter(|config| kinds.contains(&kind(config))).collect();

@@ -152,6 +152,16 @@ fn policies_that_have_a_fused_form_keep_it() {
         "mudd",
         "mudd:ways=1",
         "mudd:norms=true",
+        "prenorm:multiplier=0.22",
+        "olmo2",
+        "gemma3",
+        "gemma4",
+        "beam",
+        "muse_spark",
+        "sandwich:embed_norm=true",
+        "lambdas",
+        "nanochat",
+        "keel",
     ] {
         assert!(has_fused_form(&with_policy(policy)), "{policy}");
     }

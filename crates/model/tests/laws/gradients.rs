@@ -60,6 +60,10 @@ fn is_without_effect(config: &ModelConfig, name: &str) -> bool {
             let summed = *site == last && !own_weights;
             without_effect_on_manifold(part, copies, summed, lite.single_pass)
         }
+        // A number behind everything only scales what the final norm normalises.
+        ResidualConfig::Sandwich(sandwich) => {
+            sandwich.block_scale && name == format!("residual.block.{}.scale", config.n_layers)
+        }
         // One stream has nothing to choose from.
         ResidualConfig::MultiGate(mgr) => mgr.streams == 1 && *part == "pool",
         _ => false,

@@ -172,6 +172,75 @@ fn layer_norm_scaling_folds_into_the_gains() {
 }
 
 #[test]
+fn a_multiplier_folds_into_what_ends_the_sub_layers() {
+    let folded = built(&base(), &Device::flex(), |name, shape| {
+        let mut values = random_values(name, shape);
+        if name.contains(".attn.o.") || name.contains(".mlp.down.") {
+            values.iter_mut().for_each(|value| *value *= 0.22);
+        }
+        Some(values)
+    });
+    assert_same(&random(&with_policy("prenorm:multiplier=0.22"), &Device::flex()), &folded, 1e-5);
+}
+
+#[test]
+fn forms_of_sandwich_start_as_sandwich() {
+    let sandwich = with_fresh_residual(&with_policy("sandwich"));
+    for form in ["scaled=true", "block_scale=true", "scaled=true,block_scale=true"] {
+        let policy = with_policy(&format!("sandwich:{form}"));
+        assert_same(&with_fresh_residual(&policy), &sandwich, 2e-5);
+    }
+}
+
+#[test]
+fn neutral_lambdas_are_prenorm_of_the_normalised_embedding() {
+    let config = ModelConfig { tie_embeddings: false, ..base() };
+    let prenorm = built(&config, &Device::flex(), |name, shape| {
+        let mut values = random_values(name, shape);
+        if name.starts_with("embed") {
+            for row in values.chunks_mut(config.d_model) {
+                let root = (mean_square(row) + config.norm_eps).sqrt() as f32;
+                row.iter_mut().for_each(|value| *value /= root);
+            }
+        }
+        Some(values)
+    });
+    let residual = with_policy("lambdas:backout=true").residual;
+    let config = ModelConfig { residual, ..config.clone() };
+    let neutral = built(&config, &Device::flex(), |name, shape| {
+        Some(match name.rsplit('.').next() {
+            Some("resid") => vec![1.0],
+            Some("x0" | "backout") => vec![0.0],
+            _ => random_values(name, shape),
+        })
+    });
+    assert_same(&neutral, &prenorm, 1e-5);
+}
+
+/// With unit gains the stream has unit size behind the first block, and a norm before the sub-layer changes nothing.
+#[test]
+fn keel_is_deepnorm_with_another_carry() {
+    // Its carry is (2 * 8)^(1/4).
+    let deepnorm = ModelConfig { n_layers: 8, ..with_policy("deepnorm") };
+    let keel = ModelConfig { residual: with_policy("keel:alpha=2").residual, ..deepnorm.clone() };
+    let with_unit_gains = |config: &ModelConfig| {
+        built(config, &Device::flex(), |name, shape| {
+            let mut values = random_values(name, shape);
+            let gain = ["post_norm", "attn_norm.weight", "mlp_norm.weight"];
+            if gain.iter().any(|gain| name.ends_with(gain)) {
+                values.fill(1.0);
+            }
+            // The first block is another one.
+            if name.starts_with("layers.0.attn.o.") || name.starts_with("layers.0.mlp.down.") {
+                values.fill(0.0);
+            }
+            Some(values)
+        })
+    };
+    assert_same(&with_unit_gains(&keel), &with_unit_gains(&deepnorm), 1e-3);
+}
+
+#[test]
 fn one_independent_stream_is_a_scalar_highway() {
     let highway = random(&with_policy("highway:gate=scalar"), &Device::flex());
     let mgr = random(&with_policy("mgr:streams=1,gate=independent"), &Device::flex());

@@ -204,7 +204,7 @@ pub(crate) fn random_values(name: &str, shape: &[usize]) -> Vec<f32> {
         // Alike at all sites, so that one threshold lies in the middle of the gains of each.
         "alpha" | "sharpness" => (0.6, 0.05),
         // Far from a sum of zero, which no norm could stretch back to its size.
-        "pre" | "post" => (1.0, 0.2),
+        "pre" | "post" | "resid" | "scale" => (1.0, 0.2),
         _ if leaf == "weights" || leaf.ends_with("_scale") => (0.6, 0.2),
         _ if leaf.ends_with("_weight") && shape.len() == 2 => (0.0, 0.25),
         _ if shape.len() == 2 => (0.0, 1.0 / (shape[0].max(shape[1]) as f64).sqrt()),

@@ -4,7 +4,15 @@ use crate::support::ROUTED;
 
 /// Settings other than the defaults, which are tried as well.
 pub(crate) const VARIANTS: &[&str] = &[
+    "prenorm:multiplier=0.4",
     "mixln:post_fraction=0.5",
+    "sandwich:scaled=true",
+    "sandwich:block_scale=true",
+    "sandwich:gate_temperature=0.7",
+    "sandwich:block_scale=true,gate_temperature=0.7,embed_norm=true",
+    "sandwich:scaled=true,block_scale=true,embed_norm=true",
+    "lambdas:backout=true",
+    "keel:alpha=2.5",
     "highway:gate=scalar",
     "hc:dynamic=false",
     "hc:streams=2",

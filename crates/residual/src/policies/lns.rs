@@ -119,7 +119,8 @@ mod tests {
         let policy = fresh(&LayerNormScalingConfig {}, &dimensions);
         let x = normal("x", [1, 2, 8]) * 3.0;
         for site in dimensions.each_site() {
-            let Read { input, .. } = policy.read(site, &x, &mut Traversal::default());
+            let Read { input, .. } =
+                policy.read(site, &policy.open(x.clone()), &mut Traversal::default());
             let expected = 1.0 / (site.index / 2 + 1) as f32;
             assert_near(&values(input.square().mean_dim(2)), &[expected; 2], 1e-5);
         }

@@ -87,7 +87,8 @@ mod tests {
         let policy = random(&share(post_fraction), &dimensions);
         let x = normal("x", [1, 1, 4]);
         let raw = |site: &Site| {
-            values(policy.read(*site, &x, &mut Traversal::default()).input) == values(x.clone())
+            let state = policy.open(x.clone());
+            values(policy.read(*site, &state, &mut Traversal::default()).input) == values(x.clone())
         };
         dimensions.each_site().filter(raw).map(|site| site.index).collect()
     }
@@ -127,13 +128,8 @@ mod tests {
         let policy = random(&share(0.5), &dimensions(8, 2));
         let (x, y) = (normal("x", [1, 2, 8]), normal("y", [1, 2, 8]));
         let write = |site| {
-            values(policy.write(
-                Site::new(site),
-                x.clone(),
-                (),
-                y.clone(),
-                &mut Traversal::default(),
-            ))
+            let (state, traversal) = (policy.open(x.clone()), &mut Traversal::default());
+            values(policy.write(Site::new(site), state, x.clone(), y.clone(), traversal).x)
         };
         let sum = x.clone() + y.clone();
         let gain = normal("layers.0.mlp_norm.weight", [8]) * 0.5 + 1.0;

@@ -9,6 +9,8 @@ mod denseformer;
 mod gr;
 mod hc;
 mod highway;
+mod keel;
+mod lambdas;
 mod lns;
 mod mgr;
 mod mhc;
@@ -17,6 +19,7 @@ mod mixln;
 mod mixture_of_depths;
 mod mudd;
 mod nag;
+mod outnorm;
 mod postnorm;
 mod prenorm;
 mod sandwich;
@@ -31,7 +34,10 @@ policies! {
     LayerNormScaling(lns::LayerNormScalingConfig) = "lns",
     DeepNorm(deepnorm::DeepNormConfig) = "deepnorm",
     MixLn(mixln::MixLnConfig) = "mixln",
+    OutNorm(outnorm::OutNormConfig) = "outnorm",
     Sandwich(sandwich::SandwichConfig) = "sandwich",
+    Keel(keel::KeelConfig) = "keel",
+    Lambdas(lambdas::LambdasConfig) = "lambdas",
     Highway(highway::HighwayConfig) = "highway",
     DenseFormer(denseformer::DenseFormerConfig) = "denseformer",
     Mudd(mudd::MuddConfig) = "mudd",

@@ -74,9 +74,11 @@ mod tests {
         let policy = random(&PostNormConfig {}, &dimensions);
         let (x, y) = (normal("x", [2, 3, 8]), normal("y", [2, 3, 8]));
         let site = Site::new(3);
-        let Read { input, .. } = policy.read(site, &x, &mut Traversal::default());
+        let Read { input, .. } =
+            policy.read(site, &policy.open(x.clone()), &mut Traversal::default());
         assert_eq!(values(input), values(x.clone()));
-        let after = policy.write(site, x.clone(), (), y.clone(), &mut Traversal::default());
+        let (state, traversal) = (policy.open(x.clone()), &mut Traversal::default());
+        let after = policy.write(site, state, x.clone(), y.clone(), traversal).x;
         let gain = normal("layers.1.mlp_norm.weight", [8]) * 0.5 + 1.0;
         assert_close(after, hadal_kernels::rms(x + y, 1e-6) * gain.unsqueeze(), 1e-6);
     }
@@ -85,6 +87,9 @@ mod tests {
     fn the_head_reads_the_stream_as_it_is() {
         let policy = random(&PostNormConfig {}, &dimensions(8, 1));
         let x = normal("x", [1, 2, 8]) * 3.0;
-        assert_eq!(values(policy.close(x.clone(), &mut Traversal::default())), values(x));
+        assert_eq!(
+            values(policy.close(policy.open(x.clone()), &mut Traversal::default())),
+            values(x)
+        );
     }
 }

@@ -123,6 +123,14 @@ fn moved(
             }
             Some(values)
         }
+        // Blocks are counted from one here; what is numbered zero belongs to the embedding.
+        (["residual", "block", number, rest @ ..], _) => {
+            let was = match number.parse::<usize>().ok()?.checked_sub(1) {
+                Some(block) => *map.kept().get(block)? + 1,
+                None => 0,
+            };
+            old.get(&format!("residual.block.{was}.{}", rest.join("."))).cloned()
+        }
         (["residual", _, rest @ ..], Some(number)) => {
             let was = match residual.numbering() {
                 Numbering::Sites => 2 * *map.kept().get(number / 2)? + number % 2,

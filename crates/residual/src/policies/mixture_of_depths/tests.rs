@@ -333,7 +333,7 @@ fn only_a_model_that_learns_asks_for_its_predictors_to_learn() {
     let mixture = random(&config(0.5, 2), &small());
     assert!(extra_loss(&learning(), &mixture, embedding.clone()).is_some());
     assert!(extra_loss(&StepMode::default(), &mixture, embedding.clone()).is_none());
-    let plain = random(&PreNormConfig {}, &small());
+    let plain = random(&PreNormConfig::default(), &small());
     assert!(extra_loss(&learning(), &plain, embedding.clone()).is_none());
     // Every block counts, whatever their number.
     let every_block = random(&config(0.5, 1), &small());

@@ -77,7 +77,16 @@ fn a_block_that_fills_streams_is_refused_with_the_policys_reason() {
 
 #[test]
 fn what_depends_on_depth_survives_one_cut_after_another() {
-    for kind in ["lns", "deepnorm", "mixln:post_fraction=0.5", "siamese", "mod:capacity=0.5"] {
+    for kind in [
+        "lns",
+        "deepnorm",
+        "mixln:post_fraction=0.5",
+        "siamese",
+        "mod:capacity=0.5",
+        "keel",
+        "sandwich:scaled=true,block_scale=true",
+        "lambdas:backout=true",
+    ] {
         let decoder = model(&config(kind, 6), plain);
         let map = |blocks, block| Renumbering::new(blocks, &[Part::Block(block)]).unwrap();
         let (once, _) = cut_model(&decoder, &map(6, 1)).unwrap();
@@ -86,6 +95,28 @@ fn what_depends_on_depth_survives_one_cut_after_another() {
         assert_eq!(twice.config().removed_blocks, [1, 3], "{kind}");
         let parts = [Part::Block(1), Part::Block(3)];
         assert_eq!(logits(&twice), without(&decoder, &parts), "{kind}");
+    }
+}
+
+#[test]
+fn numbers_of_blocks_are_cut_with_them() {
+    for kind in ["lambdas", "sandwich:block_scale=true,embed_norm=true", "lambdas:backout=true"] {
+        // Numbers that start alike would not show which of them stayed.
+        let decoder = model(&config(kind, 6), |name, values| {
+            plain(name, values);
+            let number: Option<f32> =
+                name.strip_prefix("residual.block.").and_then(|rest| rest[..1].parse().ok());
+            if let Some(number) = number {
+                values.iter_mut().for_each(|value| *value += 0.1 * number);
+            }
+        });
+        for parts in
+            [vec![Part::Block(0)], vec![Part::Block(2), Part::Block(3)], vec![Part::Block(5)]]
+        {
+            let (cut, exact) = cut_model(&decoder, &Renumbering::new(6, &parts).unwrap()).unwrap();
+            assert!(exact, "{kind} without {parts:?}");
+            assert_eq!(logits(&cut), without(&decoder, &parts), "{kind} without {parts:?}");
+        }
     }
 }
 
