@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from .kind import ATTENTION, BOTH, Kind, case, every, gain, sites, spread
+from .kind import ATTENTION, BOTH, Kind, around, case, every, gain, sites, spread
 
 
 def pool(run, query, sources):
@@ -15,9 +15,31 @@ def pool(run, query, sources):
     return jnp.sum(weights[..., None] * S, axis=-2)
 
 
+def pool_in_groups(run, query, sources, heads):
+    """A softmax for each group of neighbouring channels; the norm is that of all channels."""
+    S = jnp.stack(sources, axis=-2)
+    groups = lambda x: x.reshape(*x.shape[:-1], heads, -1)
+    weights = jax.nn.softmax(jnp.einsum("btshc,hc->btsh", groups(run.rms(S)), groups(query)), axis=2)
+    return jnp.einsum("btsh,btshc->bthc", weights, groups(S)).reshape(S[..., 0, :].shape)
+
+
+def pool_of_normed(run, query, sources):
+    """Keys and values are the same normalised sources."""
+    N = run.rms(jnp.stack(sources, axis=-2))
+    weights = jax.nn.softmax(N @ query / math.sqrt(N.shape[-1]), axis=-1)
+    return jnp.sum(weights[..., None] * N, axis=-2)
+
+
 class AttentionResiduals(Kind):
     kind = "attnres"
-    settings = {"blocks": "N{}"}
+    optional = {
+        "blocks": "N{}",
+        "block_size": "S{}",
+        "heads": "m{}",
+        "delta": {True: "delta"},
+        "gated": {True: "gated"},
+        "normed": {True: "normed"},
+    }
     cases = [
         case({"blocks": 0}, n_layers=1),
         case({"blocks": 0}, n_layers=4, depth_kv=ATTENTION),
@@ -27,16 +49,46 @@ class AttentionResiduals(Kind):
         case({"blocks": 4}, n_layers=3),
         case({"blocks": 5}, n_layers=6, keep=True),
         case({"blocks": 5}, n_layers=2, shape=(3, 2)),
+        case({"block_size": 4}, n_layers=3),
+        case({"block_size": 6}, n_layers=4, depth_kv=BOTH),
+        case({"blocks": 0, "heads": 2}, n_layers=3, d_model=20),
+        case({"block_size": 2, "heads": 5}, n_layers=4, d_model=20, keep=True),
+        case({"block_size": 4, "normed": True}, n_layers=3, keep=True),
+        case({"blocks": 0, "normed": True}, n_layers=2, depth_kv=ATTENTION),
+        case({"blocks": 0, "delta": True}, n_layers=3),
+        case({"block_size": 4, "delta": True}, n_layers=5, depth_kv=BOTH),
+        case({"blocks": 3, "heads": 4, "delta": True, "gated": True}, n_layers=4, d_model=16, keep=True),
+        case({"blocks": 0, "delta": True, "gated": True}, n_layers=3, depth_kv=ATTENTION),
     ]
 
+    def size(self, cfg):
+        """Sub-layers to a block."""
+        blocks = cfg["residual"].get("blocks", 0)
+        return cfg["residual"].get("block_size", 0) or (math.ceil(len(sites(cfg)) / blocks) if blocks else 1)
+
     def parameters(self, cfg):
-        d = cfg["d_model"]
-        return every([*sites(cfg)[1:], "out"], {"query": ((d,), spread(0.4)), "key_norm": ((d,), gain)})
+        residual, d, readers = cfg["residual"], cfg["d_model"], sites(cfg)[1:]
+        query, gates = {"query": ((d,), spread(0.4))}, {}
+        if residual.get("normed"):
+            # The logit is divided by the root of the width.
+            return every([*readers, "out"], {"query": ((d,), spread(1.0))})
+        if residual.get("gated"):
+            gates = every(readers, {"gate": ((1,), around(0.6, 0.3))})
+        keyed = sites(cfg)[self.size(cfg) :] if residual.get("delta") else [*readers, "out"]
+        return every(keyed, query | {"key_norm": ((d,), gain)}) | gates
 
     def forward(self, run, x):
-        blocks, L = run.cfg["residual"]["blocks"], len(run.subs)
-        size = math.ceil(L / blocks) if blocks else 1
-        aggregate = lambda l, sources: pool(run, run.residual(l, "query") * run.residual(l, "key_norm"), sources)
+        residual, size = run.cfg["residual"], self.size(run.cfg)
+
+        def aggregate(l, sources):
+            if residual.get("normed"):
+                return pool_of_normed(run, run.residual(l, "query"), sources)
+            query = run.residual(l, "query") * run.residual(l, "key_norm")
+            heads = residual.get("heads", 1)
+            return pool_in_groups(run, query, sources, heads) if heads > 1 else pool(run, query, sources)
+
+        if residual.get("delta"):
+            return self.delta(run, x, size, aggregate)
         finished, partial = [x], []
         for l in run.subs:
             if l % size == 0:
@@ -44,3 +96,17 @@ class AttentionResiduals(Kind):
             f = run.F(l, aggregate(l, finished + partial) if l else x)
             partial = [partial[0] + f] if partial else [f]
         return aggregate("out", finished + partial)
+
+    def delta(self, run, x, size, aggregate):
+        """The stream stays; what the finished blocks left is added to what is read."""
+        writes, finished, stream = [], [x], x
+        for l in run.subs:
+            if l and l % size == 0:
+                finished, writes = [*finished, sum(writes)], []
+            h = stream
+            if l:
+                pooled = aggregate(l, finished) if len(finished) > 1 else finished[0]
+                h = stream + (run.residual(l, "gate") * pooled if run.cfg["residual"].get("gated") else pooled)
+            writes.append(run.F(l, h))
+            stream = stream + writes[-1]
+        return stream

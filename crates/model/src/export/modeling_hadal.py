@@ -521,20 +521,40 @@ def pool(run, query, sources):
 class AttentionResiduals(Policy):
     kind = "attnres"
 
+    def size(self, settings, sites):
+        """Sub-layers to a block."""
+        blocks = settings.get("blocks", 0)
+        return settings.get("block_size", 0) or (math.ceil(sites / blocks) if blocks else 1)
+
     def shapes(self, settings, d, blocks):
-        for form in ("heads", "delta", "gated", "normed"):
-            if settings.get(form, False) is True or settings.get(form, 1) > 1:
-                raise ValueError(f"attnres with {form} is not computed here yet; hadal itself runs it")
-        return every([*range(1, 2 * blocks), "out"], {"query": (d,), "key_norm": (d,)})
+        readers, keyed = range(1, 2 * blocks), {"query": (d,), "key_norm": (d,)}
+        if settings.get("normed"):
+            return every([*readers, "out"], {"query": (d,)})
+        if not settings.get("delta"):
+            return every([*readers, "out"], keyed)
+        gates = every(readers, {"gate": (1,)}) if settings.get("gated") else {}
+        return every(range(self.size(settings, 2 * blocks), 2 * blocks), keyed) | gates
+
+    def pool(self, run, l, sources):
+        sources, heads = torch.stack(sources, -2), run.settings.get("heads", 1)
+        if run.settings.get("normed"):
+            seen = run.rms(sources)
+            return (torch.softmax(seen @ run.of(l, "query") / math.sqrt(seen.shape[-1]), -1)[..., None] * seen).sum(-2)
+        query = run.of(l, "query") * run.of(l, "key_norm")
+        if heads == 1:
+            return pool(run, query, sources)
+        # A softmax for each group of neighbouring channels; the norm is that of all channels.
+        scores = (run.rms(sources) * query).unflatten(-1, (heads, -1)).sum(-1)
+        return (torch.softmax(scores, -2)[..., None] * sources.unflatten(-1, (heads, -1))).sum(-3).flatten(-2)
 
     def forward(self, run, x):
-        blocks = run.settings.get("blocks", 0)
-        size = run.settings.get("block_size", 0) or (math.ceil(len(run.subs) / blocks) if blocks else 1)
+        size = self.size(run.settings, len(run.subs))
+        if run.settings.get("delta"):
+            return self.delta(run, x, size)
         closed, open_sum = [x], None
 
         def read(l):
-            sources = closed if open_sum is None else [*closed, open_sum]
-            return pool(run, run.of(l, "query") * run.of(l, "key_norm"), torch.stack(sources, -2))
+            return self.pool(run, l, closed if open_sum is None else [*closed, open_sum])
 
         for l in run.subs:
             if l % size == 0 and open_sum is not None:
@@ -542,6 +562,20 @@ class AttentionResiduals(Policy):
             write = run.branch(l, read(l) if l else x)
             open_sum = write if open_sum is None else open_sum + write
         return read("out")
+
+    def delta(self, run, x, size):
+        """The stream stays, and a pool of finished blocks is added to what is read."""
+        closed, open_sum, stream = [x], 0, x
+        for l in run.subs:
+            if l and l % size == 0:
+                closed, open_sum = [*closed, open_sum], 0
+            h = stream
+            if l:
+                pooled = self.pool(run, l, closed) if len(closed) > 1 else closed[0]
+                h = stream + (run.of(l, "gate") * pooled if run.settings.get("gated") else pooled)
+            write = run.branch(l, h)
+            open_sum, stream = open_sum + write, stream + write
+        return stream
 
 
 class MultiGate(Policy):
@@ -600,6 +634,68 @@ class NormAgnostic(Policy):
             r = torch.where(runs, unit(r + gain * unit(write, 1e-12)), r)
             s = torch.where(runs, s + 0.5 * torch.log1p(gain**2), s)
         return r * s.exp() / x.shape[-1]
+
+
+class GatedResidual(Policy):
+    kind = "gr"
+    final_norm = block_norms = False
+
+    def shapes(self, settings, d, blocks):
+        n, rank = settings["streams"], settings.get("rank") or d // 8
+        reads = {"gamma": (n, d), "read_down": (rank, n * d), "read_up": (n * d, rank)}
+        return every([*range(2 * blocks), "out"], reads) | every(range(2 * blocks), {"write": (n, n * d)})
+
+    def forward(self, run, x):
+        n, streams = run.settings["streams"], streams_of(run, x)
+
+        def read(l):
+            """What is read, and all normalised streams in one row."""
+            seen = run.rms(streams) * (1 + run.of(l, "gamma"))
+            row = seen.flatten(-2) / n
+            opened = torch.sigmoid(F.silu(row @ run.of(l, "read_down").T) @ run.of(l, "read_up").T)
+            return (opened.view_as(seen) * seen).mean(-2), row
+
+        for l in run.subs:
+            h, row = read(l)
+            gates = 2 * torch.sigmoid(row @ run.of(l, "write").T)
+            widest = gates.amax(-1, keepdim=True)
+            runs, exists, off = run.judge(l, widest)
+            if off:
+                gates = gates * ((widest - off) / widest)
+            moved = streams + gates[..., None] * run.sub(l, h, exists)[..., None, :]
+            streams = torch.where(runs[..., None], moved, streams)
+        return read("out")[0]
+
+
+class DeepDelta(Policy):
+    kind = "ddl"
+
+    def shapes(self, settings, d, blocks):
+        n = settings.get("channels", 1)
+        each = {"beta_weight": (d,), "beta_bias": (1,), "target_weight": (n, d)}
+        if settings.get("target", "sigmoid") == "sigmoid":
+            each["target_bias"] = (n,)
+        reads = every([*range(2 * blocks), "out"], {"read": (d, n)}) if n > 1 else {}
+        return every(range(2 * blocks), each) | reads
+
+    def forward(self, run, x):
+        n, linear = run.settings.get("channels", 1), run.settings.get("target", "sigmoid") == "linear"
+        state = x[..., None].expand(*x.shape, n)
+
+        def read(l):
+            return (state * run.of(l, "read")).sum(-1) if n > 1 else state[..., 0]
+
+        for l in run.subs:
+            h = read(l)
+            seen, weight = run.norm(l, h), run.of(l, "target_weight")
+            beta = 2 * torch.sigmoid((seen @ run.of(l, "beta_weight"))[..., None] + run.of(l, "beta_bias"))
+            target = seen @ weight.T if linear else 4 * torch.sigmoid(h @ weight.T + run.of(l, "target_bias"))
+            runs, exists, off = run.judge(l, beta)
+            write = run.sub(l, seen, exists)
+            k = write * torch.rsqrt(write.square().sum(-1, keepdim=True) + 1e-10)
+            step = (beta - off) * (target - (k[..., None] * state).sum(-2))
+            state = torch.where(runs[..., None], state + k[..., None] * step[..., None, :], state)
+        return read("out")
 
 
 # ---------------------------------------------------------------- model
