@@ -41,9 +41,10 @@ fn is_without_effect(config: &ModelConfig, name: &str) -> bool {
     let last = (2 * config.n_layers - 1).to_string();
     match &config.residual {
         // The first site reads copies of one embedding: `pre` only scales it, which the norm of the
-        // branch undoes.
+        // branch undoes; without a mixing matrix, what scales the dynamic part does no more than that.
         ResidualConfig::HyperConnections(hc) => {
-            *site == "0" && part.starts_with("pre") && !hc.stream_scale
+            let scales = part.starts_with("pre") || (hc.identity && *part == "mix_scale");
+            *site == "0" && scales && !hc.stream_scale
         }
         ResidualConfig::ManifoldHyperConnections(mhc) => {
             let own_weights = mhc.single_pass || mhc.readout == StreamReadOut::Gated;
