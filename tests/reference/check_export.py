@@ -133,6 +133,8 @@ def check_the_rest(hadal, place):
     window = dict(size=3, blocks=[1])
     mgr = lambda **more: dict(residual={"kind": "mgr", "streams": 3, "gate": "competitive", **more})
     nag = lambda **more: dict(residual={"kind": "nag", "directions": 4, **more})
+    gr = lambda **more: dict(residual={"kind": "gr", "streams": 3, "rank": 4, **more})
+    ddl = lambda **more: dict(residual={"kind": "ddl", "channels": 2, **more})
     cases = {
         "lns": dict(n_layers=4, residual={"kind": "lns"}),
         "lns without norms of heads": dict(qk_norm=False, n_layers=4, residual={"kind": "lns"}),
@@ -150,6 +152,10 @@ def check_the_rest(hadal, place):
         "nag, dynamic": nag() | dict(rope_scaling=dict(kind="dynamic", factor=2.0, original_max_seq_len=6)),
         "nag, skipping by sub-layer, shrunk": nag(skip_threshold=[0.1, 0.2] * base["n_layers"], skip_shrink=1.0),
         "nag, skipping, keys dropped": nag(skip_threshold=0.15, skip_kv="drop"),
+        "gr, skipping, shrunk": gr(skip_threshold=1.3, skip_shrink=0.5) | dict(mlp="relu2"),
+        "gr, skipping, keys dropped": gr(skip_threshold=by_kind | {"attention": 1.2}, skip_kv="drop"),
+        "ddl, skipping, shrunk": ddl(skip_threshold=0.8, skip_shrink=1.0),
+        "ddl, one linear channel, keys dropped": ddl(skip_threshold=0.9, skip_kv="drop", channels=1, target="linear"),
     }
     ids = np.random.default_rng(3).integers(0, 256, (2, 13)).astype(np.int32)
     for number, (name, changes) in enumerate(cases.items()):

@@ -79,14 +79,20 @@ fn allocations(config: &ModelConfig, prompt: usize, steps: usize) -> Vec<(usize,
 }
 
 /// Settings other than the defaults, which take other code paths.
-const VARIANTS: [&str; 9] = [
+const VARIANTS: [&str; 15] = [
     "hc:dynamic=false",
     "deepseek_v4",
     "deepseek_v4_1_flash:stream_scale=true",
     "hy4",
     "attnres:blocks=2",
+    "attnres:heads=2,block_size=2",
+    "attnres:normed=true",
+    "attnres:delta=true,gated=true",
     "attnres:ways=3",
     "mudd:ways=1,norms=true",
+    "gr:streams=3,rank=5,skip_threshold=1.0",
+    "ddl:channels=3",
+    "ddl:target=linear,skip_threshold=1.0",
     "mgr:streams=2,gate=independent,skip_threshold=0.3",
     "nag:skip_threshold=0.2",
 ];

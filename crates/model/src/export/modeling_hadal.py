@@ -746,6 +746,68 @@ class NormAgnostic(Policy):
         return r * s.exp() / x.shape[-1]
 
 
+class GatedResidual(Policy):
+    kind = "gr"
+    final_norm = block_norms = False
+
+    def shapes(self, settings, d, blocks):
+        n, rank = settings["streams"], settings.get("rank") or d // 8
+        reads = {"gamma": (n, d), "read_down": (rank, n * d), "read_up": (n * d, rank)}
+        return every([*range(2 * blocks), "out"], reads) | every(range(2 * blocks), {"write": (n, n * d)})
+
+    def forward(self, run, x):
+        n, streams = run.settings["streams"], streams_of(run, x)
+
+        def read(l):
+            """What is read, and all normalised streams in one row."""
+            seen = run.rms(streams) * (1 + run.of(l, "gamma"))
+            row = seen.flatten(-2) / n
+            opened = torch.sigmoid(F.silu(row @ run.of(l, "read_down").T) @ run.of(l, "read_up").T)
+            return (opened.view_as(seen) * seen).mean(-2), row
+
+        for l in run.subs:
+            h, row = read(l)
+            gates = 2 * torch.sigmoid(row @ run.of(l, "write").T)
+            widest = gates.amax(-1, keepdim=True)
+            runs, exists, off = run.judge(l, widest)
+            if off:
+                gates = gates * ((widest - off) / widest)
+            moved = streams + gates[..., None] * run.sub(l, h, exists)[..., None, :]
+            streams = torch.where(runs[..., None], moved, streams)
+        return read("out")[0]
+
+
+class DeepDelta(Policy):
+    kind = "ddl"
+
+    def shapes(self, settings, d, blocks):
+        n = settings.get("channels", 1)
+        each = {"beta_weight": (d,), "beta_bias": (1,), "target_weight": (n, d)}
+        if settings.get("target", "sigmoid") == "sigmoid":
+            each["target_bias"] = (n,)
+        reads = every([*range(2 * blocks), "out"], {"read": (d, n)}) if n > 1 else {}
+        return every(range(2 * blocks), each) | reads
+
+    def forward(self, run, x):
+        n, linear = run.settings.get("channels", 1), run.settings.get("target", "sigmoid") == "linear"
+        state = x[..., None].expand(*x.shape, n)
+
+        def read(l):
+            return (state * run.of(l, "read")).sum(-1) if n > 1 else state[..., 0]
+
+        for l in run.subs:
+            h = read(l)
+            seen, weight = run.norm(l, h), run.of(l, "target_weight")
+            beta = 2 * torch.sigmoid((seen @ run.of(l, "beta_weight"))[..., None] + run.of(l, "beta_bias"))
+            target = seen @ weight.T if linear else 4 * torch.sigmoid(h @ weight.T + run.of(l, "target_bias"))
+            runs, exists, off = run.judge(l, beta)
+            write = run.sub(l, seen, exists)
+            k = write * torch.rsqrt(write.square().sum(-1, keepdim=True) + 1e-10)
+            step = (beta - off) * (target - (k[..., None] * state).sum(-2))
+            state = torch.where(runs[..., None], state + k[..., None] * step[..., None, :], state)
+        return read("out")
+
+
 # ---------------------------------------------------------------- model
 
 

@@ -105,7 +105,15 @@ fn what_is_computed_again_is_the_same() {
 
 #[test]
 fn streams_computed_backwards_give_the_gradients_of_kept_ones() {
-    for policy in ["mgr", "mgr:streams=1", "mgr:streams=2,gate=independent", "mgr:streams=3"] {
+    for policy in [
+        "mgr",
+        "mgr:streams=1",
+        "mgr:streams=2,gate=independent",
+        "mgr:streams=3",
+        "gr:streams=3,rank=4",
+        "ddl",
+        "ddl:channels=3,target=linear",
+    ] {
         let config = with_policy(policy);
         let decoder = decoder(&config);
         let keeping = |kept_share| {
@@ -162,6 +170,11 @@ fn policies_that_have_a_fused_form_keep_it() {
         "lambdas",
         "nanochat",
         "keel",
+        "kimi_k3",
+        "qwen3_8_next",
+        "gr:skip_threshold=1.0",
+        "ddl",
+        "ddl:channels=3,target=linear,skip_threshold=1.0",
     ] {
         assert!(has_fused_form(&with_policy(policy)), "{policy}");
     }

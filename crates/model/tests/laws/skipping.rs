@@ -10,6 +10,8 @@ use hadal_residual::{Place, Recorder, ResidualConfig, Signal, Site, Skipping, Th
 
 const NAG: &str = "nag:directions=3,skip_threshold=0.25";
 const MGR: &str = "mgr:streams=2,skip_threshold=0.4";
+const GR: &str = "gr:streams=2,rank=2,skip_threshold=1.1";
+const DDL: &str = "ddl:skip_threshold=1.0";
 
 /// Policies that skip some tokens, with grouped heads and every depth memory that they go with.
 fn skippers() -> Vec<ModelConfig> {
@@ -20,6 +22,12 @@ fn skippers() -> Vec<ModelConfig> {
         MGR,
         "mgr:streams=2,gate=independent,skip_threshold=0.55,skip_kv=drop",
         "mgr:streams=3,skip_threshold=0.3,skip_shrink=0.5",
+        GR,
+        "gr:streams=3,rank=1,skip_threshold=1.1,skip_shrink=1.0",
+        "gr:streams=2,rank=2,skip_threshold=1.1,skip_kv=drop",
+        DDL,
+        "ddl:channels=2,target=linear,skip_threshold=0.9,skip_shrink=0.5",
+        "ddl:target=linear,skip_threshold=1.0,skip_kv=drop",
     ];
     let memories = [DepthKv::None, DepthKv::Attention, DepthKv::AttentionMlp];
     let all = policies.iter().flat_map(|text| {
@@ -66,6 +74,8 @@ fn a_threshold_of_zero_is_nobody_to_the_bit() {
     for (dense, zero) in [
         ("nag:directions=3", "nag:directions=3,skip_threshold=0.0"),
         ("mgr:streams=2", "mgr:streams=2,skip_threshold=0.0"),
+        ("gr:streams=2,rank=2", "gr:streams=2,rank=2,skip_threshold=0.0"),
+        ("ddl:channels=3", "ddl:channels=3,skip_threshold=0.0"),
     ] {
         let (dense, zero, tokens) = (with_policy(dense), with_policy(zero), text(2, 7));
         assert_eq!(values(forward(&dense, &tokens)), values(forward(&zero, &tokens)));
@@ -103,11 +113,11 @@ fn where_everybody_skips_everything_nag_reads_out_the_embedding() {
 
 #[test]
 fn a_higher_threshold_lets_more_tokens_skip_the_first_sub_layer() {
-    for policy in [NAG, MGR] {
+    for policy in [NAG, MGR, GR, DDL] {
         let (mut decoder, tokens) = (with_policy(policy), text(3, 9));
         let mut before = vec![false; tokens.ids().len()];
         let mut sizes = Vec::new();
-        for threshold in [0.0, 0.2, 0.25, 0.3, 0.4, 0.5, 0.9, 2.0] {
+        for threshold in [0.0, 0.2, 0.25, 0.3, 0.4, 0.5, 0.9, 1.0, 1.1, 2.0] {
             decoder.set_skipping(Some(Skipping::below(threshold))).unwrap();
             let (_, now) = skips(&decoder, &tokens).remove(0);
             let lost = before.iter().zip(&now).any(|(&before, &now)| before && !now);
@@ -115,7 +125,7 @@ fn a_higher_threshold_lets_more_tokens_skip_the_first_sub_layer() {
             sizes.push(now.iter().filter(|&&skipped| skipped).count());
             before = now;
         }
-        assert_eq!((sizes[0], sizes[7]), (0, before.len()), "{policy}: {sizes:?}");
+        assert_eq!((sizes[0], sizes[9]), (0, before.len()), "{policy}: {sizes:?}");
         assert!(sizes.iter().any(|&size| size > 0 && size < before.len()), "{policy}: {sizes:?}");
     }
 }
@@ -183,7 +193,7 @@ fn kernels_do_what_the_formula_counts() {
         // Plain operations are not counted.
         return;
     }
-    let dense = ["nag:directions=3", "mgr:streams=2", "prenorm"]
+    let dense = ["nag:directions=3", "mgr:streams=2", "gr:streams=2,rank=2", "ddl", "prenorm"]
         .map(|text| ModelConfig { residual: text.parse().unwrap(), ..base() });
     every(&[skippers(), dense.to_vec()].concat(), |config| {
         let (mut decoder, tokens) = (random(config, &Device::flex()), text(2, 9));

@@ -12,10 +12,12 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Sub-layers that no token runs: the first MLP and the second attention; all attention after the filling.
-pub(crate) const DESERTED: [&str; 3] = [
+pub(crate) const DESERTED: [&str; 5] = [
     "nag:directions=3,skip_threshold=[0.0,9.0,9.0,0.0,0.25,0.25]",
     "nag:directions=3,skip_threshold=[0.0,9.0,9.0,0.0,0.25,0.25],skip_kv=drop",
     "mgr:streams=3,skip_threshold={\"attention\":9.0,\"mlp\":0.28}",
+    "gr:streams=2,rank=2,skip_threshold=[0.0,9.0,9.0,0.0,1.1,1.1]",
+    "ddl:channels=2,skip_threshold=[0.0,9.0,9.0,0.0,1.0,1.0]",
 ];
 
 /// Whether tokens skip, so that the number of rows of a product depends on all of them: sums of few rows are made in
