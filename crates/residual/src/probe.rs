@@ -21,6 +21,10 @@ pub enum Signal {
     Mixing,
     /// The streams after the write. `[B, T, n, d]`
     Streams,
+    /// What a block is given by the one before it, where that is more or less than what its attention reads, see
+    /// [`Residual::carried`](crate::Residual::carried); at the block's attention, be it absent or not, and at
+    /// [`Place::Out`] behind the last block. `[B, T, n, d]`
+    Carried,
     /// NAG: tangent of the rotation that this sub-layer applies. `[B, T, 1, 1]`
     Gain,
     /// NAG: logarithm of the stream's norm. `[B, T, 1, 1]`
@@ -35,7 +39,7 @@ pub enum Signal {
 
 impl Signal {
     /// Every signal.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Embedding,
         Self::Reading,
         Self::Write,
@@ -43,6 +47,7 @@ impl Signal {
         Self::PoolWeights,
         Self::Mixing,
         Self::Streams,
+        Self::Carried,
         Self::Gain,
         Self::LogNorm,
         Self::Skipped,

@@ -232,6 +232,10 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         StreamState { streams, handed_on }
     }
 
+    fn carried(&self, _: Place, state: &StreamState) -> Option<Tensor<4>> {
+        Some(state.streams.clone())
+    }
+
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let reader = |(index, junction): (usize, &Junction)| {
             let mut parts = vec![gain(&self.norms, &self.final_norm, junction.to)];

@@ -40,7 +40,12 @@ pub fn page(summaries: &[Summary], figures: &[Figure], context: &Context) -> Str
     let (headline, line, sentences) = match summaries {
         [one] => {
             let verdict = one.verdict();
-            (verdict.headline, about(one, context), verdict.sentences)
+            let refused = one
+                .refused
+                .iter()
+                .map(|refusal| format!("No {}: {}.", refusal.diagnostic.name(), refusal.reason));
+            let sentences = verdict.sentences.into_iter().chain(refused).collect();
+            (verdict.headline, about(one, context), sentences)
         }
         several => {
             let of =

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod connectivity;
+mod depth;
 mod interruption;
 mod policies;
 mod skips;
@@ -156,7 +157,7 @@ fn numbers_that_overflow_are_refused() {
 
 #[test]
 fn what_is_written_reads_back_as_the_figures_of_a_run() {
-    let Diagnosis { summary, mut figures } = quick(&fresh(&config("nag", 2)));
+    let Diagnosis { summary, mut figures, .. } = quick(&fresh(&config("nag", 2)));
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("config.toml"), "seed = 1\n").unwrap();
     let out = directory.path().join("diagnosis");

@@ -2,6 +2,7 @@
 //! the policy is called.
 
 use super::summary::{MASSIVE, Removal, Summary, USELESS};
+use hadal_report::statistics::Spikes;
 
 /// Below this angle, in degrees, a block hardly turns what the next one reads.
 pub const HARDLY: f64 = 5.0;
@@ -43,6 +44,7 @@ impl Summary {
             .into_iter()
             .chain([self.of_the_sink(), self.of_skips()])
             .chain(self.of_streams())
+            .chain(self.of_blocks())
             .flatten();
         // What stands out comes first.
         let (striking, calm): (Vec<_>, Vec<_>) = findings.partition(|finding| finding.strikes);
@@ -162,6 +164,18 @@ impl Summary {
             self.rescue.as_ref().and_then(|found| found.sentence()).map(finding),
             self.collapse.as_ref().map(|found| found.sentence()).map(finding),
             self.connectivity.as_ref().and_then(|found| found.sentence()).map(Finding::calm),
+        ]
+    }
+
+    /// What causal and permutation scores, affine stand-ins and the course of training say.
+    fn of_blocks(&self) -> [Option<Finding>; 4] {
+        let spiked =
+            |spikes: &Spikes| Finding { words: spikes.sentence(), strikes: spikes.spikes > 0 };
+        [
+            self.causal.as_ref().and_then(|found| found.sentence()).map(Finding::calm),
+            self.permutation.as_ref().and_then(|found| found.sentence()).map(Finding::calm),
+            self.usefulness.as_ref().map(|found| Finding::calm(found.sentence())),
+            self.spikes.as_ref().map(spiked),
         ]
     }
 
