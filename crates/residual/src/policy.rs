@@ -384,3 +384,21 @@ pub(crate) fn check_streams(
     };
     Err(policy.refuse(reason))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_travels_with_the_block_that_its_number_says() {
+        let at = |name, numbering| travels_by_number(name, numbering);
+        let found = |block, rest: &str| Some((block, rest.to_owned()));
+        assert_eq!(at("residual.5.gate.bias", Numbering::Sites), found(2, "1.gate.bias"));
+        assert_eq!(at("residual.5.gate.bias", Numbering::Blocks), found(5, "gate.bias"));
+        assert_eq!(at("residual.block.1.scale", Numbering::Sites), found(0, "scale"));
+        assert_eq!(at("residual.block.0.scale", Numbering::Sites), None);
+        for stays in ["residual.out.query", "residual.stream_scale", "norm.weight"] {
+            assert_eq!(at(stays, Numbering::Sites), None, "{stays}");
+        }
+    }
+}

@@ -21,10 +21,10 @@ pub enum Signal {
     Mixing,
     /// The streams after the write. `[B, T, n, d]`
     Streams,
-    /// What a block is given by the one before it, where that is more or less than what its attention reads, see
-    /// [`Residual::carried`](crate::Residual::carried); at the block's attention, be it absent or not, and at
+    /// What stands between two blocks, where that is not what the next one reads, see
+    /// [`Residual::between`](crate::Residual::between); at the block's attention, be it absent or not, and at
     /// [`Place::Out`] behind the last block. `[B, T, n, d]`
-    Carried,
+    Between,
     /// NAG: tangent of the rotation that this sub-layer applies. `[B, T, 1, 1]`
     Gain,
     /// NAG: logarithm of the stream's norm. `[B, T, 1, 1]`
@@ -47,7 +47,7 @@ impl Signal {
         Self::PoolWeights,
         Self::Mixing,
         Self::Streams,
-        Self::Carried,
+        Self::Between,
         Self::Gain,
         Self::LogNorm,
         Self::Skipped,

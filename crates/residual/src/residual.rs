@@ -84,7 +84,7 @@ pub trait Residual: Module {
     ///
     /// # Shapes
     /// - output: `[B, T, n, d]`
-    fn carried(&self, _place: Place, _state: &Self::State) -> Option<Tensor<4>> {
+    fn between(&self, _place: Place, _state: &Self::State) -> Option<Tensor<4>> {
         None
     }
 
@@ -136,16 +136,16 @@ pub trait Residual: Module {
         }
         show(traversal, Place::Site(Site::new(0)), Signal::Embedding, || embedding.clone());
         let mut state = self.open(embedding);
-        let show_carried = |place: Place, state: &Self::State, traversal: &mut Traversal| {
-            if traversal.wants(Signal::Carried)
-                && let Some(carried) = self.carried(place, state)
+        let show_between = |place: Place, state: &Self::State, traversal: &mut Traversal| {
+            if traversal.wants(Signal::Between)
+                && let Some(between) = self.between(place, state)
             {
-                traversal.record(place, Signal::Carried, carried);
+                traversal.record(place, Signal::Between, between);
             }
         };
         for site in (0..layers.sites()).map(Site::new) {
             if site.kind() == SubLayerKind::Attention {
-                show_carried(Place::Site(site), &state, traversal);
+                show_between(Place::Site(site), &state, traversal);
             }
             if layers.absent(site) {
                 state = self.without(site, state);
@@ -164,7 +164,7 @@ pub trait Residual: Module {
         if let Some(loss) = self.extra_loss(&state) {
             layers.learn(loss);
         }
-        show_carried(Place::Out, &state, traversal);
+        show_between(Place::Out, &state, traversal);
         self.close(state, traversal)
     }
 }

@@ -232,7 +232,7 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         StreamState { streams, handed_on }
     }
 
-    fn carried(&self, _: Place, state: &StreamState) -> Option<Tensor<4>> {
+    fn between(&self, _: Place, state: &StreamState) -> Option<Tensor<4>> {
         Some(state.streams.clone())
     }
 
@@ -270,6 +270,8 @@ impl<M: Mixer> Residual for MixedStreams<M> {
             MixingReadOut::Gated => self.out.as_ref().map(|out| out.weights(&streams)),
             MixingReadOut::HandedOn => handed_on,
         };
+        let weights = weights
+            .map(|weights| steer_per_stream(traversal, Place::Out, Signal::PoolWeights, weights));
         let out: Tensor<3> = match &weights {
             None => streams.sum_dim(2).squeeze_dim(2),
             Some(weights) => weighted(weights.clone(), streams),

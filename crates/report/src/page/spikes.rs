@@ -42,7 +42,7 @@ pub(super) fn write(html: &mut Html, groups: &[Group], looks: &[(String, Look)])
     }
     let head = ["run", "steps", "spikes", "in 10,000 steps", "gradient, 99.9 %", "clipped steps"];
     html.markup("<h3>Spikes</h3><p class=\"soft\">Steps whose loss is more than ");
-    html.text(format!("{RISE} nats above the median of the {WINDOW} steps around it"));
+    html.text(format!("{RISE} nats above the median of up to {WINDOW} steps around it"));
     html.markup(", the gradient norm before clipping that 99.9 % of steps stay below, and steps that were clipped; seeds together.</p>");
     html.table(&head.map(str::to_owned), &rows);
 }

@@ -320,7 +320,7 @@ impl Residual for AttentionResiduals {
     }
 
     /// Inside a block its running sum; between blocks, and in the delta form, what is read.
-    fn carried(&self, place: Place, sources: &Sources) -> Option<Tensor<4>> {
+    fn between(&self, place: Place, sources: &Sources) -> Option<Tensor<4>> {
         let sums = place != Place::Out && sources.stream.is_none();
         sources.open.clone().filter(|_| sums).map(|sum| sum.unsqueeze_dim(2))
     }

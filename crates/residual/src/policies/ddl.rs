@@ -332,7 +332,7 @@ impl Residual for DeepDelta {
         channels
     }
 
-    fn carried(&self, _: Place, channels: &Tensor<4>) -> Option<Tensor<4>> {
+    fn between(&self, _: Place, channels: &Tensor<4>) -> Option<Tensor<4>> {
         (channels.dims()[2] > 1).then(|| channels.clone())
     }
 

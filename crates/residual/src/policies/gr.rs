@@ -310,7 +310,7 @@ impl Residual for GatedResidual {
         streams
     }
 
-    fn carried(&self, _: Place, streams: &Tensor<4>) -> Option<Tensor<4>> {
+    fn between(&self, _: Place, streams: &Tensor<4>) -> Option<Tensor<4>> {
         Some(streams.clone())
     }
 

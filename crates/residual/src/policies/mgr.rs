@@ -306,7 +306,7 @@ impl Residual for MultiGate {
             .then_some("it fills one of the streams that all later gates expect")
     }
 
-    fn carried(&self, _: Place, streams: &Vec<Source>) -> Option<Tensor<4>> {
+    fn between(&self, _: Place, streams: &Vec<Source>) -> Option<Tensor<4>> {
         let values = streams.iter().map(|stream| stream.value.clone()).collect();
         Some(Tensor::stack(values, 2))
     }

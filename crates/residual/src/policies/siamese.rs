@@ -144,7 +144,7 @@ impl Residual for SiameseNorm {
         SiameseState { x, y }
     }
 
-    fn carried(&self, _: Place, state: &SiameseState) -> Option<Tensor<4>> {
+    fn between(&self, _: Place, state: &SiameseState) -> Option<Tensor<4>> {
         Some(Tensor::stack(vec![state.x.clone(), state.y.clone()], 2))
     }
 

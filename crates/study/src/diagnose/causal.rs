@@ -4,7 +4,7 @@
 //! on, and z' the same with block s left out. Blocks that hang on each other make a model deep; where they do not, they could
 //! as well stand side by side. As in DepthBench (2609.32534), which counts pairs above 0.45 in the last three quarters.
 //!
-//! z is what the policy says that a block carries ([`Signal::Carried`]), or else what the next attention reads before its
+//! z is what the policy says that stands between blocks ([`Signal::Between`]), or else what the next attention reads before its
 //! norm: the stream of a policy with one, all n streams side by side, a pool over depth, a block's running sum inside it.
 
 use super::diagnostic::{Diagnostic, Models};
@@ -115,14 +115,14 @@ impl Handed {
 
 impl Probe for Handed {
     fn wants(&self, signal: Signal) -> bool {
-        matches!(signal, Signal::Carried | Signal::Reading)
+        matches!(signal, Signal::Between | Signal::Reading)
     }
 
     fn record(&mut self, place: Place, signal: Signal, value: Tensor<4>) {
         let sites = 2 * (self.states.len() - 1);
         let index = place_index(place, sites);
         match signal {
-            Signal::Carried => self.put(index / 2, value),
+            Signal::Between => self.put(index / 2, value),
             // Where an attention is absent, what comes next reads the same.
             _ => {
                 let unknown = (0..=index / 2).filter(|&i| self.states[i].is_none());

@@ -7,9 +7,11 @@ use hadal_report::page::{Answer, Next};
 use std::path::Path;
 
 /// Figures that come first, the most telling at the top.
-const FIRST: [&str; 8] = [
+const FIRST: [&str; 10] = [
     "removal-loss",
     "angular-distance",
+    "connectivity",
+    "causal-score",
     "reading-turn",
     "write-size",
     "gradient-rms",

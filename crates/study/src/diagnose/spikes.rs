@@ -32,17 +32,21 @@ fn figure(steps: &[StepPoint], spikes: &Spikes) -> Figure {
     let losses = steps.iter().map(|step| step.loss).collect();
     let medians = running_median(steps).into_iter();
     let medians = medians.map(|median| Some(median).filter(|median| median.is_finite())).collect();
-    let limit = spiking(steps).into_iter().zip(steps);
     let caption = format!(
-        "{}. A step spikes if its loss is more than {RISE} nats above the median of the {WINDOW} steps around it; norms are \
-         those before clipping.",
+        "{}. A step spikes if its loss is more than {RISE} nats above the median of up to {WINDOW} steps around it; norms \
+         are those before clipping.",
         spikes.sentence()
     );
     let mut series = vec![curve("loss", losses, false), curve("running median", medians, true)];
-    let spiking: Vec<Option<f64>> =
-        limit.map(|(spikes, step)| step.loss.filter(|_| spikes)).collect();
-    if spiking.iter().any(Option::is_some) {
-        series.push(curve("spikes", spiking, false));
+    // Each from the median up to its loss: a lone point of a curve cannot be seen.
+    let mut jumps = Line { name: "spikes".into(), ..Line::default() };
+    let spiking = spiking(steps).into_iter().zip(running_median(steps)).zip(steps);
+    for ((_, median), step) in spiking.filter(|((spikes, _), _)| *spikes) {
+        jumps.x.extend([step.step as f64; 3]);
+        jumps.y.extend([Some(median).filter(|m| m.is_finite()), step.loss, None]);
+    }
+    if jumps.y.iter().any(Option::is_some) {
+        series.push(jumps);
     }
     Words { name: "spikes", title: "Spikes in training", caption: &caption }.with(
         Axis::new("step"),

@@ -39,8 +39,11 @@ fn model(config: &ModelConfig, change: impl Fn(&str, &[usize]) -> Option<Vec<f32
         let count = shape.iter().product();
         let matrix = name.starts_with("layers.") && shape.len() == 2;
         change(name, shape).or_else(|| {
-            let std = 1.0 / (shape.last().copied().unwrap_or(1) as f64).sqrt();
-            matrix.then(|| normal(name, 3, count, std))
+            let std = match name {
+                "embed.weight" => 0.5,
+                _ => 1.0 / (shape.last().copied().unwrap_or(1) as f64).sqrt(),
+            };
+            (matrix || name == "embed.weight").then(|| normal(name, 3, count, std))
         })
     };
     Decoder::stored(config, &mut stored, &Device::flex().autodiff()).unwrap()

@@ -335,10 +335,12 @@ impl Diagnostic for Usefulness {
         if ratios.iter().all(Option::is_none) {
             return Vec::new();
         }
+        let rises = ratios.into_iter().map(|ratio| Some(100.0 * (ratio? - 1.0)));
         let caption = format!(
-            "Loss with an affine map of its reading in the place of what a block returns, over the loss of the whole model. \
-             Above {USEFUL} ({useful} of {} blocks) a block computes what no such map does. Maps are fitted by least squares to \
+            "How much higher the loss is with an affine map of its reading in the place of what a block returns. Above {:.0} % \
+             ({useful} of {} blocks) a block computes what no such map does. Maps are fitted by least squares to \
              one half of the sequences; the loss is that of the other half.",
+            100.0 * (USEFUL - 1.0),
             self.blocks
         );
         vec![
@@ -349,8 +351,8 @@ impl Diagnostic for Usefulness {
             }
             .with(
                 block_categories(self.blocks),
-                Axis::new("loss with a stand-in / loss"),
-                Marks::Bars { series: vec![bars("ratio of losses", ratios)] },
+                Axis::new("rise of the loss").unit("%"),
+                Marks::Bars { series: vec![bars("with a stand-in", rises)] },
             ),
         ]
     }

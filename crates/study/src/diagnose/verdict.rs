@@ -12,6 +12,8 @@ pub const CARRIES: f64 = 10.0;
 pub const UNEVEN: f64 = 10.0;
 /// From this share of the attention on, the first token is a sink.
 pub const SINK: f64 = 0.3;
+/// Up to this distance from the identity a mixer hardly mixes.
+const MIXES: f64 = 0.05;
 /// Sentences besides the headline.
 const EVIDENCE: usize = 2;
 
@@ -159,8 +161,12 @@ impl Summary {
     /// What surgery, rescue, token collapse and connectivity say.
     fn of_streams(&self) -> [Option<Finding>; 4] {
         let finding = |(words, strikes): (String, bool)| Finding { words, strikes };
+        // That mixers near the identity can be the identity is no surprise.
+        let mixes = self.streams.and_then(|streams| streams.from_identity);
+        let mixes = mixes.is_none_or(|distance| distance > MIXES);
+        let surgery = self.surgery.as_ref().and_then(|found| found.sentence());
         [
-            self.surgery.as_ref().and_then(|found| found.sentence()).map(finding),
+            surgery.map(|(words, strikes)| (words, strikes && mixes)).map(finding),
             self.rescue.as_ref().and_then(|found| found.sentence()).map(finding),
             self.collapse.as_ref().map(|found| found.sentence()).map(finding),
             self.connectivity.as_ref().and_then(|found| found.sentence()).map(Finding::calm),

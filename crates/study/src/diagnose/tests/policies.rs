@@ -138,7 +138,6 @@ fn every_policy_can_be_diagnosed() {
             "angular-distance",
             "connectivity",
             "token-rank",
-            "causal-score",
             "removal-loss",
             "removal-perplexity",
             "massive-activations",
