@@ -324,6 +324,17 @@ pub trait PolicyConfig {
         Numbering::Sites
     }
 
+    /// The block that takes a parameter of the policy's own along when blocks change places, and what it is called
+    /// within the block; `None` for what stays, because it belongs to the place or to the model.
+    fn travels(&self, name: &str, _dimensions: &Dimensions) -> Option<(usize, String)> {
+        travels_by_number(name, self.numbering())
+    }
+
+    /// Why two blocks cannot change places, where their parameters do not say it.
+    fn unlike(&self, _a: usize, _b: usize, _dimensions: &Dimensions) -> Option<&'static str> {
+        None
+    }
+
     /// What the gain of a sub-layer's norm is multiplied by in a prenorm model that computes the same; `None` if no
     /// prenorm model does.
     fn prenorm_gain(&self, _site: Site, _dimensions: &Dimensions) -> Option<f64> {
@@ -344,6 +355,24 @@ pub trait PolicyConfig {
     /// An [`InvalidPolicy`] of this kind.
     fn refuse(&self, reason: String) -> InvalidPolicy {
         InvalidPolicy { kind: self.about().kind, reason }
+    }
+}
+
+/// What the number in a parameter's name says: `residual.{number}.rest`, or `residual.block.{i}.rest` with blocks from 1.
+pub(crate) fn travels_by_number(name: &str, numbering: Numbering) -> Option<(usize, String)> {
+    let words: Vec<&str> = name.split('.').collect();
+    match words.as_slice() {
+        ["residual", "block", number, rest @ ..] => {
+            Some((number.parse::<usize>().ok()?.checked_sub(1)?, rest.join(".")))
+        }
+        ["residual", number, rest @ ..] => {
+            let number: usize = number.parse().ok()?;
+            Some(match numbering {
+                Numbering::Blocks => (number, rest.join(".")),
+                Numbering::Sites => (number / 2, format!("{}.{}", number % 2, rest.join("."))),
+            })
+        }
+        _ => None,
     }
 }
 
@@ -371,4 +400,22 @@ pub(crate) fn check_positive(
         return Ok(());
     }
     Err(policy.refuse(format!("{key} is {value}, but it has to be a number above zero")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_travels_with_the_block_that_its_number_says() {
+        let at = |name, numbering| travels_by_number(name, numbering);
+        let found = |block, rest: &str| Some((block, rest.to_owned()));
+        assert_eq!(at("residual.5.gate.bias", Numbering::Sites), found(2, "1.gate.bias"));
+        assert_eq!(at("residual.5.gate.bias", Numbering::Blocks), found(5, "gate.bias"));
+        assert_eq!(at("residual.block.1.scale", Numbering::Sites), found(0, "scale"));
+        assert_eq!(at("residual.block.0.scale", Numbering::Sites), None);
+        for stays in ["residual.out.query", "residual.stream_scale", "norm.weight"] {
+            assert_eq!(at(stays, Numbering::Sites), None, "{stays}");
+        }
+    }
 }

@@ -24,6 +24,10 @@ pub enum Signal {
     Mixing,
     /// The streams after the write. `[B, T, n, d]`
     Streams,
+    /// What stands between two blocks, where that is not what the next one reads, see
+    /// [`Residual::between`](crate::Residual::between); at the block's attention, be it absent or not, and at
+    /// [`Place::Out`] behind the last block. `[B, T, n, d]`
+    Between,
     /// NAG: tangent of the rotation that this sub-layer applies. `[B, T, 1, 1]`
     Gain,
     /// NAG: logarithm of the stream's norm. `[B, T, 1, 1]`
@@ -47,6 +51,7 @@ impl Signal {
         Self::PoolWeights,
         Self::Mixing,
         Self::Streams,
+        Self::Between,
         Self::Gain,
         Self::LogNorm,
         Self::Skipped,

@@ -3,7 +3,7 @@
 
 use crate::fused::{Fused, FusedDecode, FusedOptions, Junction, Memory, junctions};
 use crate::probe::{Place, Signal, show};
-use crate::site::Site;
+use crate::site::{Site, SubLayerKind};
 use crate::skip::{Skipping, StepMode};
 use crate::traversal::Traversal;
 use burn::module::Module;
@@ -88,6 +88,15 @@ pub trait Residual: Module {
     /// Sets when tokens skip. Only called for policies whose settings take it.
     fn set_skipping(&mut self, _skipping: Option<Skipping>) {}
 
+    /// What one block hands to the next at a place between them, where that is not what is read there: all streams of
+    /// a state that has several, or a sum that is not finished yet. For watchers that compare blocks.
+    ///
+    /// # Shapes
+    /// - output: `[B, T, n, d]`
+    fn between(&self, _place: Place, _state: &Self::State) -> Option<Tensor<4>> {
+        None
+    }
+
     /// A loss of the policy's own, to be learned from besides the model's.
     fn extra_loss(&self, _state: &Self::State) -> Option<Tensor<1>> {
         None
@@ -136,7 +145,17 @@ pub trait Residual: Module {
         }
         show(traversal, Place::Site(Site::new(0)), Signal::Embedding, || embedding.clone());
         let mut state = self.open(embedding);
+        let show_between = |place: Place, state: &Self::State, traversal: &mut Traversal| {
+            if traversal.wants(Signal::Between)
+                && let Some(between) = self.between(place, state)
+            {
+                traversal.record(place, Signal::Between, between);
+            }
+        };
         for site in (0..layers.sites()).map(Site::new) {
+            if site.kind() == SubLayerKind::Attention {
+                show_between(Place::Site(site), &state, traversal);
+            }
             if layers.absent(site) {
                 state = self.without(site, state);
                 continue;
@@ -154,6 +173,7 @@ pub trait Residual: Module {
         if let Some(loss) = self.extra_loss(&state) {
             layers.learn(loss);
         }
+        show_between(Place::Out, &state, traversal);
         self.close(state, traversal)
     }
 }

@@ -232,6 +232,10 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         StreamState { streams, handed_on }
     }
 
+    fn between(&self, _: Place, state: &StreamState) -> Option<Tensor<4>> {
+        Some(state.streams.clone())
+    }
+
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let reader = |(index, junction): (usize, &Junction)| {
             let mut parts = vec![gain(&self.norms, &self.final_norm, junction.to)];
@@ -266,6 +270,8 @@ impl<M: Mixer> Residual for MixedStreams<M> {
             MixingReadOut::Gated => self.out.as_ref().map(|out| out.weights(&streams)),
             MixingReadOut::HandedOn => handed_on,
         };
+        let weights = weights
+            .map(|weights| steer_per_stream(traversal, Place::Out, Signal::PoolWeights, weights));
         let out: Tensor<3> = match &weights {
             None => streams.sum_dim(2).squeeze_dim(2),
             Some(weights) => weighted(weights.clone(), streams),

@@ -44,11 +44,22 @@ Diagnostics for --only:
   lanes        NAG's gains, rotations, norm and temperature
   sink         attention on the first token
   skips        who skips what: by depth, by kind, by position and by token
+  streams      how many streams count, how alike they are, and what their mixers do over depth
+  connectivity weight of every earlier output in what each sub-layer reads, c[l,s]
+  collapse     how many directions the tokens of a sequence span
+  surgery      loss with mixers at the identity or their mean, and with the largest weights alone
+  rescue       predictions without a stream, and with another one put back
+  causal       how much of what a block does hangs on each earlier block
+  spikes       sudden rises of the loss in a run's training, and the size of its gradients
+Only if they are named, or with --only all:
+  permutation  loss when two blocks change places
+  usefulness   loss with an affine map in the place of a block
 
 Examples:
   hadal diagnose runs/nano-mgr-0
   hadal diagnose tests/models/stories260K --data story.txt --out story-diagnosis
   hadal diagnose runs/a --only removal,distance --batches 4
+  hadal diagnose runs/a --only causal,permutation,usefulness
   hadal diagnose runs/prenorm runs/mgr runs/nag --out compared
   hadal diagnose runs/a --without 3,attn:5 --out without
   hadal diagnose model.gguf --data book.txt --dry-run
@@ -82,10 +93,9 @@ pub(crate) struct Diagnose {
 
 impl Diagnose {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let only: Result<Vec<Kind>, _> = self.only.iter().map(|name| name.parse()).collect();
         let options = Options {
             batches: self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX)),
-            only: only?,
+            only: Kind::named(&self.only)?,
         };
         if self.subjects.len() > 1 && self.out.is_none() {
             return Err(Failure::usage(
@@ -118,11 +128,16 @@ impl Diagnose {
                 return Ok(ExitCode::from(signal.exit_code()));
             };
             if diagnosis.figures.is_empty() {
+                let refused = diagnosis.summary.refused.iter();
+                let why: Vec<String> = refused
+                    .map(|refusal| format!("{}: {}", refusal.diagnostic.name(), refusal.reason))
+                    .collect();
                 return Err(Failure::usage(format!(
-                    "{} has nothing to show for --only {}: its policy is {}",
+                    "{} has nothing to show for --only {}: its policy is {} ({})",
                     path.display(),
                     self.only.join(","),
-                    diagnosis.summary.residual
+                    diagnosis.summary.residual,
+                    why.join("; ")
                 )));
             }
             found.push(diagnosis);

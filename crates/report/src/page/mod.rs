@@ -14,6 +14,7 @@ mod part;
 mod said;
 mod settings;
 mod sheet;
+mod spikes;
 mod task;
 mod verdict;
 

@@ -7,7 +7,7 @@ use super::html::Html;
 use super::said::Said;
 use super::task;
 use super::verdict::{Findings, Row, unfair};
-use super::{columns, diagnosis, forest, settings};
+use super::{columns, diagnosis, forest, settings, spikes};
 use crate::figure::plotly::{self, Shared};
 use crate::figure::{Figure, drawable, heat_range};
 use crate::palette::{self, Look};
@@ -178,7 +178,11 @@ impl Part {
                 html.chart(&chart);
             }
         }
-        html.markup("</div></section>\n");
+        html.markup("</div>");
+        if section.id == "training" {
+            spikes::write(html, &self.groups, &self.looks);
+        }
+        html.markup("</section>\n");
     }
 
     /// The last texts that each group's first run wrote.

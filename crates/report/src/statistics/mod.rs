@@ -7,6 +7,7 @@ mod normal;
 mod power;
 mod sequential;
 mod speedup;
+mod spikes;
 pub mod student;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ pub use median::{best, median, median_ratio};
 pub use power::{POWER, Power, power};
 pub use sequential::{Look, Looks, Rule, Sequential};
 pub use speedup::{Curve, SpeedUp, equal_loss_speedup, smoothed};
+pub use spikes::{RISE, Spikes, WINDOW, running_median, spiking};
 
 use serde::Serialize;
 use std::fmt;

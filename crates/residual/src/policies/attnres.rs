@@ -13,7 +13,9 @@ mod fused;
 
 use crate::fused::{Fused, FusedOptions, Junction};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released};
+use crate::policy::{
+    About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released, travels_by_number,
+};
 use crate::pool::{Pooled, Source, pool_in_groups};
 use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
@@ -136,6 +138,20 @@ impl PolicyConfig for AttentionResidualsConfig {
             true => vec![InitialGate::alike("gate", 1, dimensions, 0.0)],
             false => Vec::new(),
         }
+    }
+
+    /// The queries that read a sub-layer's output when it is new are those of the next reader.
+    fn travels(&self, name: &str, dimensions: &Dimensions) -> Option<(usize, String)> {
+        let (reader, rest) = name.strip_prefix("residual.")?.split_once('.')?;
+        if !["query", "key_norm", "gate"].contains(&rest) {
+            return travels_by_number(name, self.numbering());
+        }
+        let reader = match reader {
+            "out" => dimensions.sites(),
+            number => number.parse().ok()?,
+        };
+        let read = Site::new(usize::checked_sub(reader, 1)?);
+        Some((read.block(), format!("{}.{rest}", read.index % 2)))
     }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
@@ -402,6 +418,12 @@ impl Residual for AttentionResiduals {
             sources.closed.push(self.source(sum));
         }
         sources
+    }
+
+    /// Inside a block its running sum; between blocks, and in the delta form, what is read.
+    fn between(&self, place: Place, sources: &Sources) -> Option<Tensor<4>> {
+        let sums = place != Place::Out && sources.stream.is_none();
+        sources.open.clone().filter(|_| sums).map(|sum| sum.unsqueeze_dim(2))
     }
 
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {

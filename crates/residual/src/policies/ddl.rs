@@ -332,6 +332,10 @@ impl Residual for DeepDelta {
         channels
     }
 
+    fn between(&self, _: Place, channels: &Tensor<4>) -> Option<Tensor<4>> {
+        (channels.dims()[2] > 1).then(|| channels.clone())
+    }
+
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let reader = |junction: &Junction| {
             let gain = gain(&self.norms, &self.final_norm, junction.to);

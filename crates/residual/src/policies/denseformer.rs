@@ -49,6 +49,11 @@ impl PolicyConfig for DenseFormerConfig {
         }
     }
 
+    /// An average weighs the blocks before its place, so it belongs to the place.
+    fn travels(&self, _: &str, _: &Dimensions) -> Option<(usize, String)> {
+        None
+    }
+
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> DenseFormer {
         let averages = (1..=dimensions.blocks)
             .map(|i| {

@@ -310,6 +310,10 @@ impl Residual for GatedResidual {
         streams
     }
 
+    fn between(&self, _: Place, streams: &Tensor<4>) -> Option<Tensor<4>> {
+        Some(streams.clone())
+    }
+
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let reader = |junction: &Junction| match junction.to {
             Place::Site(site) => self.sites[site.index].params(),

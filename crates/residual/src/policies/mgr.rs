@@ -306,6 +306,11 @@ impl Residual for MultiGate {
             .then_some("it fills one of the streams that all later gates expect")
     }
 
+    fn between(&self, _: Place, streams: &Vec<Source>) -> Option<Tensor<4>> {
+        let values = streams.iter().map(|stream| stream.value.clone()).collect();
+        Some(Tensor::stack(values, 2))
+    }
+
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let params = junctions.iter().map(|junction| {
             let mut parts = Vec::new();

@@ -23,6 +23,13 @@ impl Default for MixLnConfig {
     }
 }
 
+impl MixLnConfig {
+    fn is_post(&self, block: usize, dimensions: &Dimensions) -> bool {
+        let post_blocks = (self.post_fraction * dimensions.full_depth() as f64).floor() as usize;
+        dimensions.depth_of(block) < post_blocks
+    }
+}
+
 impl PolicyConfig for MixLnConfig {
     type Policy = Additive;
 
@@ -55,10 +62,14 @@ impl PolicyConfig for MixLnConfig {
         true
     }
 
+    fn unlike(&self, a: usize, b: usize, dimensions: &Dimensions) -> Option<&'static str> {
+        (self.is_post(a, dimensions) != self.is_post(b, dimensions))
+            .then_some("one has its norms before the sub-layers and the other behind the sum")
+    }
+
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Additive {
-        let post_blocks = (self.post_fraction * dimensions.full_depth() as f64).floor() as usize;
         let site = |site: Site, norm| {
-            if dimensions.depth_of(site.block()) < post_blocks {
+            if self.is_post(site.block(), dimensions) {
                 AdditiveSite::post(norm)
             } else {
                 AdditiveSite::pre(norm)

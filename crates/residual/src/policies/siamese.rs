@@ -144,6 +144,10 @@ impl Residual for SiameseNorm {
         SiameseState { x, y }
     }
 
+    fn between(&self, _: Place, state: &SiameseState) -> Option<Tensor<4>> {
+        Some(Tensor::stack(vec![state.x.clone(), state.y.clone()], 2))
+    }
+
     fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
         let reader = |junction: &Junction| {
             let pair = match junction.to {

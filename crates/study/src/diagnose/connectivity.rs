@@ -144,12 +144,15 @@ impl Connectivity {
                 tokens.iter().flat_map(|&token| values.row(token, 0)).copied().collect();
             let Some(Fit { terms, unexplained }) = squares.fit(&rows) else { continue };
             self.unexplained[reader].add(unexplained);
+            // A source that returns nothing for these tokens has no part in what they read.
+            let mut shares = vec![0.0; reader + 1];
             for term in terms {
-                self.shares[reader][term.source].add(term.share);
+                shares[term.source] = term.share;
                 if term.is_certain {
                     self.weights[reader][term.source].add(term.weight);
                 }
             }
+            self.shares[reader].iter_mut().zip(shares).for_each(|(mean, share)| mean.add(share));
         }
     }
 

@@ -225,10 +225,11 @@ fn found(
     let entry = way.entry();
     summary.loss = entry.loss.unwrap_or_default() / positions.max(1) as f64;
     summary.perplexity = summary.loss.exp();
-    let mut figures = Vec::new();
+    let (mut figures, mut shown) = (Vec::new(), Vec::new());
     for done in kinds.iter().filter_map(|&kind| entry.done(kind)) {
         summary.add(done.told.clone());
         figures.extend(done.figures.iter().cloned());
+        shown.extend((!done.figures.is_empty()).then_some(done.kind));
     }
-    Ok(Diagnosis { summary, figures })
+    Ok(Diagnosis { summary, figures, shown })
 }

@@ -5,6 +5,7 @@
 //! passes of their own, one after another, so that little is in memory at a time. See `docs/diagnose.md` for what each figure means.
 
 mod activations;
+mod causal;
 mod collapse;
 mod connectivity;
 mod diagnostic;
@@ -13,6 +14,7 @@ mod distribution;
 mod draw;
 mod error;
 pub(crate) mod exact;
+mod exchange;
 mod files;
 mod gradient;
 pub(crate) mod identity;
@@ -26,12 +28,15 @@ mod observer;
 mod output;
 mod overlay;
 mod page;
+mod permutation;
 mod plan;
 mod removal;
 mod rescue;
 mod sink;
 mod skips;
+mod solve;
 mod spectrum;
+mod spikes;
 mod steer;
 mod streams;
 mod summary;
@@ -39,12 +44,14 @@ mod sums;
 mod surgery;
 #[cfg(test)]
 mod tests;
+mod usefulness;
 mod values;
 mod verdict;
 mod watch;
 mod writes;
 mod xiong;
 
+pub use causal::CausalSummary;
 pub use collapse::{CollapseSummary, TokenRanks};
 pub use connectivity::ConnectivitySummary;
 pub use error::DiagnoseError;
@@ -55,13 +62,15 @@ pub use kind::Kind;
 pub use observer::Observer;
 pub use overlay::overlay;
 pub use page::{Context, next, page};
+pub use permutation::PermutationSummary;
 pub use plan::{Plan, memory, plan};
 pub use rescue::{PairSummary, RescueSummary};
 pub use summary::{
-    LanesSummary, Largest, MASSIVE, Removal, SkipsSummary, StreamsSummary, Summary, TokenSkips,
-    USELESS,
+    LanesSummary, Largest, MASSIVE, Refusal, Removal, SkipsSummary, StreamsSummary, Summary,
+    TokenSkips, USELESS,
 };
 pub use surgery::{MixersSummary, StandIn, SurgerySummary};
+pub use usefulness::UsefulnessSummary;
 pub use verdict::{CARRIES, HARDLY, SINK, UNEVEN, Verdict};
 
 pub(crate) use activations::SAMPLES;
@@ -73,6 +82,7 @@ pub(crate) use watch::watch;
 
 use crate::{Samples, Subject};
 use activations::Activations;
+use causal::Causal;
 use collapse::Collapse;
 use connectivity::Connectivity;
 use distribution::Distribution;
@@ -84,6 +94,7 @@ use identity::Identity;
 use lanes::Lanes;
 use look::{Notes, look};
 use output::Output;
+use permutation::Permutation;
 use removal::Removals;
 use rescue::Rescue;
 use sink::Sink;
@@ -92,6 +103,7 @@ use std::path::PathBuf;
 use steer::steerable;
 use streams::Streams;
 use surgery::Surgery;
+use usefulness::Usefulness;
 use writes::Writes;
 use xiong::Bounds;
 
@@ -100,7 +112,7 @@ use xiong::Bounds;
 pub struct Options {
     /// Batches of about 2048 tokens; by default enough for 512 sequences or 65,536 tokens.
     pub batches: Option<usize>,
-    /// Which diagnostics; all if this is empty.
+    /// Which diagnostics; all but the dear ones if this is empty.
     pub only: Vec<Kind>,
 }
 
@@ -111,7 +123,10 @@ impl Options {
     }
 
     fn has(&self, kind: Kind) -> bool {
-        self.only.is_empty() || self.only.contains(&kind)
+        match self.only.is_empty() {
+            true => !kind.is_dear(),
+            false => self.only.contains(&kind),
+        }
     }
 }
 
@@ -122,6 +137,17 @@ pub struct Diagnosis {
     pub summary: Summary,
     /// Everything, as charts.
     pub figures: Vec<Figure>,
+    /// The diagnostics that these are of.
+    pub shown: Vec<Kind>,
+}
+
+impl Diagnosis {
+    /// Says of everything that was asked for and shows nothing why it does not.
+    fn refuse_the_rest(&mut self, options: &Options) {
+        for kind in options.kinds().into_iter().filter(|kind| !self.shown.contains(kind)) {
+            self.summary.refuse(kind, kind.nothing());
+        }
+    }
 }
 
 /// Diagnoses what was opened, going on where the journal says that an earlier try got. `None` if the observer stopped it;
@@ -150,6 +176,12 @@ pub fn diagnose(
     if let Some(diagnosis) = &mut found {
         diagnosis.summary.name.clone_from(&subject.name);
         diagnosis.summary.step = subject.step;
+        if options.has(Kind::Spikes) && subject.config.is_some() {
+            spikes::add(diagnosis, &subject.path);
+        }
+        if !options.only.is_empty() {
+            diagnosis.refuse_the_rest(options);
+        }
     }
     Ok(found)
 }
@@ -162,7 +194,7 @@ pub fn diagnose_midway(midway: &Midway<'_>) -> Result<(Summary, PathBuf), Diagno
     let variant = Variant::in_mode(midway.mode);
     // Nobody stops it, so something was found.
     let found = look(midway.decoder, variant, &samples, &options, None, &mut ())?;
-    let Diagnosis { mut summary, figures } = found.unwrap_or_default();
+    let Diagnosis { mut summary, figures, .. } = found.unwrap_or_default();
     midway.name.clone_into(&mut summary.name);
     summary.step = Some(midway.step);
     let path = midway.folder.join("diagnosis");
@@ -214,6 +246,11 @@ fn diagnostics(
                 Kind::Collapse => Box::new(Collapse::new(blocks)),
                 Kind::Surgery => Box::new(Surgery::new(blocks, streams?)),
                 Kind::Rescue => Box::new(Rescue::new(blocks, streams?)),
+                Kind::Causal => Box::new(Causal::new(blocks)),
+                Kind::Permutation => Box::new(Permutation::new(decoder)),
+                Kind::Usefulness => Box::new(Usefulness::new(config)),
+                // It looks at a run's metrics and not at its model.
+                Kind::Spikes => return None,
             };
             Some((kind, diagnostic))
         })

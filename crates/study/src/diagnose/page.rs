@@ -7,9 +7,11 @@ use hadal_report::page::{Answer, Next};
 use std::path::Path;
 
 /// Figures that come first, the most telling at the top.
-const FIRST: [&str; 8] = [
+const FIRST: [&str; 10] = [
     "removal-loss",
     "angular-distance",
+    "connectivity",
+    "causal-score",
     "reading-turn",
     "write-size",
     "gradient-rms",
@@ -40,7 +42,12 @@ pub fn page(summaries: &[Summary], figures: &[Figure], context: &Context) -> Str
     let (headline, line, sentences) = match summaries {
         [one] => {
             let verdict = one.verdict();
-            (verdict.headline, about(one, context), verdict.sentences)
+            let refused = one
+                .refused
+                .iter()
+                .map(|refusal| format!("No {}: {}.", refusal.diagnostic.name(), refusal.reason));
+            let sentences = verdict.sentences.into_iter().chain(refused).collect();
+            (verdict.headline, about(one, context), sentences)
         }
         several => {
             let of =

@@ -21,6 +21,8 @@ const FILE: f64 = 0.2;
 const LEARNING: f64 = 3.0;
 /// A watched pass, with everything that is read off it, in passes forward.
 const WATCHED: f64 = 1.6;
+/// Time of a FLOP of a sum in f64 in that of a product in f32.
+const SUMMED: f64 = 8.0;
 
 /// What a diagnosis will take.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -65,10 +67,15 @@ pub fn memory(
     let taps = sites * write * rows / sequences.max(1) as f64;
     // Gradients, their sum so far, and those of the tables once more.
     let learning = 2.0 * parameters + tables + rows * row + 2.0 * taps;
+    let wide = config.d_model as f64 + 1.0;
+    let squares = 2.0 * FLOAT * 3.0 * config.n_layers as f64 * wide * wide;
     let stages = [
         (true, watched),
         (options.has(Kind::Removal), removal),
         (options.has(Kind::Gradients), learning),
+        // A copy whose blocks change places.
+        (options.has(Kind::Permutation), working + parameters),
+        (options.has(Kind::Usefulness), watched + squares),
     ];
     let most = stages.iter().filter(|(asked, _)| *asked).map(|(_, bytes)| *bytes);
     Ok(REST + (1.0 + FILE) * parameters + most.fold(0.0, f64::max))
@@ -95,23 +102,32 @@ pub fn plan(
     let head = head_share(subject.model(), row.input.time())?;
     let passes: usize = all.iter().map(|(_, diagnostic)| diagnostic.passes()).sum();
     let share = |kind: Kind| {
-        let most =
-            if kind == Kind::Surgery { super::surgery::POSITIONS } else { super::rescue::MOST };
+        let most = match kind {
+            Kind::Surgery => super::surgery::POSITIONS,
+            Kind::Permutation => super::permutation::POSITIONS,
+            Kind::Usefulness => super::usefulness::POSITIONS,
+            Kind::Causal => super::causal::MOST,
+            _ => super::rescue::MOST,
+        };
         (most as f64 / tokens.max(1) as f64).min(1.0)
     };
+    let fitting = fitting_share(subject.model(), row.input.time())?;
     let worth = |kind: Kind, passes: usize| match kind {
         Kind::Gradients => LEARNING,
         // On average half of the blocks run again; the head always does.
         Kind::Removal => passes as f64 * (0.5 + 0.5 * head),
         // Step by step, on a part of the data.
-        Kind::Surgery | Kind::Rescue => passes as f64 * WATCHED * share(kind),
+        Kind::Surgery | Kind::Rescue | Kind::Causal => passes as f64 * WATCHED * share(kind),
+        Kind::Permutation => passes as f64 * share(kind),
+        Kind::Usefulness => (passes as f64 * WATCHED + fitting) * share(kind),
         _ => 0.0,
     };
     let forward = WATCHED + all.iter().map(|(kind, d)| worth(*kind, d.passes())).sum::<f64>();
     let (rows, time) = (first.input.batch(), first.input.time());
+    let spikes = (options.has(Kind::Spikes) && subject.config.is_some()).then_some(Kind::Spikes);
     Ok(Plan {
         name: subject.name.clone(),
-        diagnostics: all.iter().map(|(kind, _)| *kind).collect(),
+        diagnostics: all.iter().map(|(kind, _)| *kind).chain(spikes).collect(),
         sequences,
         tokens,
         passes: batches * (1 + passes),
@@ -125,6 +141,13 @@ fn head_share(config: &ModelConfig, seq_len: usize) -> Result<f64, DiagnoseError
     let cost = ModelCost::of(&ModelConfig { max_seq_len: seq_len, ..config.clone() })?;
     let head = (2 * config.d_model * config.vocab_size) as f64;
     Ok(head / (cost.forward_flops_per_token as f64).max(1.0))
+}
+
+/// Sums of squares for affine maps in passes forward.
+fn fitting_share(config: &ModelConfig, seq_len: usize) -> Result<f64, DiagnoseError> {
+    let cost = ModelCost::of(&ModelConfig { max_seq_len: seq_len, ..config.clone() })?;
+    let sums = 6.0 * (config.n_layers * config.d_model * config.d_model) as f64;
+    Ok(SUMMED * sums / (cost.forward_flops_per_token as f64).max(1.0))
 }
 
 /// The better of two passes: the first may have to wait for pages of the model.

@@ -19,6 +19,7 @@ use hadal_model::{Decoder, Pass, Variant};
 use hadal_report::figure::{Axis, Figure, Marks};
 use hadal_residual::{Place, Signal, Site};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::HashMap;
 
 /// Batches that are looked at, and tokens of each: every stream of every sub-layer is kept for them.
@@ -102,16 +103,22 @@ struct Clean {
     signals: HashMap<(Place, Signal), Tensor<4>>,
 }
 
+/// What is summed over passes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Divergences {
+    /// Of each job, summed over positions.
+    sums: Vec<f64>,
+    positions: usize,
+    batches: usize,
+}
+
 /// Divergences of each job.
 pub(crate) struct Rescue {
     streams: usize,
     /// Where streams begin to be held; the middle one is looked at closely.
     depths: Vec<usize>,
     jobs: Vec<Job>,
-    /// Sums over positions.
-    divergences: Vec<f64>,
-    positions: usize,
-    batches: usize,
+    found: Divergences,
     clean: Option<Clean>,
 }
 
@@ -143,8 +150,8 @@ impl Rescue {
                 }
             }
         }
-        let divergences = vec![0.0; jobs.len()];
-        Self { streams: n, depths, jobs, divergences, positions: 0, batches: 0, clean: None }
+        let found = Divergences { sums: vec![0.0; jobs.len()], ..Divergences::default() };
+        Self { streams: n, depths, jobs, found, clean: None }
     }
 
     fn middle(&self) -> usize {
@@ -155,7 +162,8 @@ impl Rescue {
     fn divergence(&self, job: &Job) -> Option<f64> {
         let place = self.jobs.iter().position(|other| other == job)?;
         // Rounding can leave a hair below zero where nothing moved.
-        (self.positions > 0).then(|| (self.divergences[place] / self.positions as f64).max(0.0))
+        let Divergences { sums, positions, .. } = &self.found;
+        (*positions > 0).then(|| (sums[place] / *positions as f64).max(0.0))
     }
 
     fn summary(&self) -> Option<RescueSummary> {
@@ -270,21 +278,40 @@ impl Diagnostic for Rescue {
     fn pass(&mut self, index: usize, models: Models, batch: &Batch) -> Result<(), DiagnoseError> {
         let Models { plain: decoder, variant, .. } = models;
         if index == 0 {
-            self.batches += 1;
-            self.clean = match self.batches <= BATCHES {
-                true => Some(clean(batch, decoder, variant)?),
-                false => None,
-            };
-            self.positions += self.clean.as_ref().map_or(0, |clean| clean.batch.positions());
+            self.found.batches += 1;
+            self.clean = None;
+        }
+        if self.found.batches > BATCHES {
             return Ok(());
         }
+        // An interrupted batch goes on without it.
+        if self.clean.is_none() {
+            self.clean = Some(clean(batch, decoder, variant)?);
+        }
         let Some(clean) = &self.clean else { return Ok(()) };
+        if index == 0 {
+            self.found.positions += clean.batch.positions();
+            return Ok(());
+        }
         let logits = Self::run(clean, &self.jobs[index], decoder, variant)?;
-        self.divergences[index] += clean.whole.divergence(&logits, &clean.batch);
+        self.found.sums[index] += clean.whole.divergence(&logits, &clean.batch);
         if index + 1 == self.jobs.len() {
             self.clean = None;
         }
         Ok(())
+    }
+
+    fn save(&self) -> Option<Value> {
+        serde_json::to_value(&self.found).ok()
+    }
+
+    fn restore(&mut self, saved: &Value) -> bool {
+        let Ok(saved) = Divergences::deserialize(saved) else { return false };
+        let fits = saved.sums.len() == self.jobs.len();
+        if fits {
+            self.found = saved;
+        }
+        fits
     }
 
     fn figures(&self) -> Vec<Figure> {

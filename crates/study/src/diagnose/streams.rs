@@ -125,7 +125,7 @@ impl Streams {
     }
 
     fn counted(&self) -> Figure {
-        let names = ["read (pre)", "written (post)", "held (norm^2)"];
+        let names = ["read", "written", "held"];
         let mut series = Vec::new();
         for (name, [entropy, participation]) in names.iter().zip(&self.counts) {
             for (means, form) in [(entropy, "entropy"), (participation, "participation")] {
@@ -138,8 +138,8 @@ impl Streams {
         Words {
             name: "streams-effective",
             title: "Effective number of streams",
-            caption: "How many streams count at each sub-layer, for what is read, what is written and what they hold: \
-                      exp(entropy) and 1 / sum p^2 of the weights' shares, per token, then the mean. One means that a \
+            caption: "How many streams count at each sub-layer, for what is read (pre), what is written (post) and what they hold \
+                      (squared norm): exp(entropy) and participation 1 / sum p^2 of the shares, per token, then the mean. One means that a \
                       single stream does all; negative weights count by their size.",
         }
         .lines(site_axis(), Axis::new("effective number of streams"), series)

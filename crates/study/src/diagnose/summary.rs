@@ -1,9 +1,14 @@
 //! The most telling numbers.
 
+use super::causal::CausalSummary;
 use super::collapse::CollapseSummary;
 use super::connectivity::ConnectivitySummary;
+use super::kind::Kind;
+use super::permutation::PermutationSummary;
 use super::rescue::RescueSummary;
 use super::surgery::SurgerySummary;
+use super::usefulness::UsefulnessSummary;
+use hadal_report::statistics::Spikes;
 use serde::{Deserialize, Serialize};
 
 /// The results of a diagnosis in brief.
@@ -62,6 +67,30 @@ pub struct Summary {
     /// What predictions hang on, if there are streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rescue: Option<RescueSummary>,
+    /// Which blocks hang on which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub causal: Option<CausalSummary>,
+    /// What it costs if blocks change places.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permutation: Option<PermutationSummary>,
+    /// What affine maps in the place of blocks cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usefulness: Option<UsefulnessSummary>,
+    /// How restless training was, if it was a run's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spikes: Option<Spikes>,
+    /// Diagnostics that were asked for and cannot answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refusal>,
+}
+
+/// A diagnostic that cannot answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Which one.
+    pub diagnostic: Kind,
+    /// Why.
+    pub reason: String,
 }
 
 /// What n streams are used for; means over tokens and sub-layers, unless it says otherwise.
@@ -198,6 +227,17 @@ impl Summary {
         take(&mut self.collapse, told.collapse);
         take(&mut self.surgery, told.surgery);
         take(&mut self.rescue, told.rescue);
+        take(&mut self.causal, told.causal);
+        take(&mut self.permutation, told.permutation);
+        take(&mut self.usefulness, told.usefulness);
+        self.refused.extend(told.refused);
+    }
+
+    /// Says that a diagnostic cannot answer, unless it has been said.
+    pub(crate) fn refuse(&mut self, diagnostic: Kind, reason: impl Into<String>) {
+        if self.refused.iter().all(|refusal| refusal.diagnostic != diagnostic) {
+            self.refused.push(Refusal { diagnostic, reason: reason.into() });
+        }
     }
 
     /// Blocks without which the loss is as good or better.

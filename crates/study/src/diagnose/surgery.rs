@@ -18,6 +18,7 @@ use hadal_report::figure::{Axis, Figure, Marks};
 use hadal_residual::{Place, Signal, Site};
 use hadal_train::quality::mean_loss;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Positions that are measured, in whole batches.
 pub(crate) const POSITIONS: usize = 16384;
@@ -71,7 +72,7 @@ pub struct SurgerySummary {
 impl SurgerySummary {
     /// A sentence without its full stop, and whether it stands out.
     pub(crate) fn sentence(&self) -> Option<(String, bool)> {
-        let percent = |change: f64| 100.0 * change.exp_m1();
+        let percent = |change: f64| rounded(100.0 * change.exp_m1(), 1);
         if let (Some(identity), Some(mean)) = (&self.identity, &self.mean) {
             let words = format!(
                 "Mixers at the identity cost {:+.1} % of perplexity (early half {:+.1} %, late half {:+.1} %), fixed to \
@@ -92,16 +93,22 @@ impl SurgerySummary {
     }
 }
 
-/// Losses after each operation.
-pub(crate) struct Surgery {
-    sites: usize,
-    streams: usize,
-    operations: Vec<Operation>,
+/// What is summed over passes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Losses {
     /// Sums over positions, in the order of the operations.
     losses: Vec<f64>,
     positions: usize,
     /// Whether this batch is measured.
     measures: bool,
+}
+
+/// Losses after each operation.
+pub(crate) struct Surgery {
+    sites: usize,
+    streams: usize,
+    operations: Vec<Operation>,
+    found: Losses,
     /// Sums of mixers by sub-layer, and how many tokens.
     sums: Vec<(Vec<f64>, u64)>,
 }
@@ -128,16 +135,8 @@ impl Surgery {
                 operations.push(Operation::Top { k, pre, post });
             }
         }
-        let losses = vec![0.0; operations.len()];
-        Self {
-            sites,
-            streams: steerable.streams,
-            operations,
-            losses,
-            positions: 0,
-            measures: false,
-            sums: Vec::new(),
-        }
+        let found = Losses { losses: vec![0.0; operations.len()], ..Losses::default() };
+        Self { sites, streams: steerable.streams, operations, found, sums: Vec::new() }
     }
 
     /// The mean mixer of a sub-layer, `[n, n]`.
@@ -180,8 +179,8 @@ impl Surgery {
     /// Change of the loss by an operation.
     fn change(&self, operation: Operation) -> Option<f64> {
         let place = self.operations.iter().position(|other| *other == operation)?;
-        let mean = |i: usize| self.losses[i] / self.positions as f64;
-        (self.positions > 0).then(|| mean(place) - mean(0))
+        let mean = |i: usize| self.found.losses[i] / self.found.positions as f64;
+        (self.found.positions > 0).then(|| mean(place) - mean(0))
     }
 
     fn mixers(&self, by: StandIn) -> Option<MixersSummary> {
@@ -200,8 +199,8 @@ impl Surgery {
             let change = |pre, post| self.change(Operation::Top { k, pre, post });
             Some([change(true, false)?, change(false, true)?, change(true, true)?])
         };
-        (self.positions > 0).then(|| SurgerySummary {
-            loss: self.losses[0] / self.positions as f64,
+        (self.found.positions > 0).then(|| SurgerySummary {
+            loss: self.found.losses[0] / self.found.positions as f64,
             identity: self.mixers(StandIn::Identity),
             mean: self.mixers(StandIn::Mean),
             top: (1..self.streams).filter_map(kept).collect(),
@@ -232,10 +231,10 @@ impl Diagnostic for Surgery {
     fn pass(&mut self, index: usize, models: Models, batch: &Batch) -> Result<(), DiagnoseError> {
         let Models { plain: decoder, variant, .. } = models;
         if index == 0 {
-            self.measures = self.positions < POSITIONS;
-            self.positions += if self.measures { batch.positions() } else { 0 };
+            self.found.measures = self.found.positions < POSITIONS;
+            self.found.positions += if self.found.measures { batch.positions() } else { 0 };
         }
-        if !self.measures {
+        if !self.found.measures {
             return Ok(());
         }
         let operation = self.operations[index];
@@ -251,8 +250,21 @@ impl Diagnostic for Surgery {
         if let Some(error) = failed {
             return Err(error.into());
         }
-        self.losses[index] += loss * batch.positions() as f64;
+        self.found.losses[index] += loss * batch.positions() as f64;
         Ok(())
+    }
+
+    fn save(&self) -> Option<Value> {
+        serde_json::to_value(&self.found).ok()
+    }
+
+    fn restore(&mut self, saved: &Value) -> bool {
+        let Ok(saved) = Losses::deserialize(saved) else { return false };
+        let fits = saved.losses.len() == self.operations.len();
+        if fits {
+            self.found = saved;
+        }
+        fits
     }
 
     fn figures(&self) -> Vec<Figure> {
@@ -265,7 +277,12 @@ impl Diagnostic for Surgery {
                 "How much the loss rises when one sub-layer's mixer R becomes the identity, or its mean over tokens. All \
                  at once: {:+.4} and {:+.4} nats; the early half: {:+.4} and {:+.4}; the late half: {:+.4} and {:+.4}. \
                  Mixers near zero compute nothing that a constant would not do; `hadal prune mixers` can fix them.",
-                identity.all, mean.all, identity.early, mean.early, identity.late, mean.late
+                rounded(identity.all, 4),
+                rounded(mean.all, 4),
+                rounded(identity.early, 4),
+                rounded(mean.early, 4),
+                rounded(identity.late, 4),
+                rounded(mean.late, 4)
             );
             let curve = |name: &str, found: &MixersSummary| {
                 line(name, found.sites.iter().copied().map(Some))
@@ -309,4 +326,10 @@ impl Diagnostic for Surgery {
     fn tell(&self, summary: &mut Summary) {
         summary.surgery = self.summary();
     }
+}
+
+/// With so many digits, and never a zero below zero.
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale + 0.0
 }

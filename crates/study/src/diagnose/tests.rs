@@ -2,6 +2,7 @@
 
 mod blocks;
 mod connectivity;
+mod depth;
 mod interruption;
 mod policies;
 mod skips;
@@ -38,8 +39,11 @@ fn model(config: &ModelConfig, change: impl Fn(&str, &[usize]) -> Option<Vec<f32
         let count = shape.iter().product();
         let matrix = name.starts_with("layers.") && shape.len() == 2;
         change(name, shape).or_else(|| {
-            let std = 1.0 / (shape.last().copied().unwrap_or(1) as f64).sqrt();
-            matrix.then(|| normal(name, 3, count, std))
+            let std = match name {
+                "embed.weight" => 0.5,
+                _ => 1.0 / (shape.last().copied().unwrap_or(1) as f64).sqrt(),
+            };
+            (matrix || name == "embed.weight").then(|| normal(name, 3, count, std))
         })
     };
     Decoder::stored(config, &mut stored, &Device::flex().autodiff()).unwrap()
@@ -156,7 +160,7 @@ fn numbers_that_overflow_are_refused() {
 
 #[test]
 fn what_is_written_reads_back_as_the_figures_of_a_run() {
-    let Diagnosis { summary, mut figures } = quick(&fresh(&config("nag", 2)));
+    let Diagnosis { summary, mut figures, .. } = quick(&fresh(&config("nag", 2)));
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("config.toml"), "seed = 1\n").unwrap();
     let out = directory.path().join("diagnosis");

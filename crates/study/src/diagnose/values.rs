@@ -44,6 +44,12 @@ impl Values {
         &self.data[start..start + width]
     }
 
+    /// All that belongs to one token, stream after stream.
+    pub(crate) fn token(&self, token: usize) -> Vec<f64> {
+        let size = self.shape[2] * self.shape[3];
+        self.data[token * size..(token + 1) * size].iter().map(|&x| f64::from(x)).collect()
+    }
+
     /// The only number of a token.
     pub(crate) fn number(&self, token: usize) -> f64 {
         self.row(token, 0)[0].into()

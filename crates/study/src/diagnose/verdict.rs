@@ -2,6 +2,7 @@
 //! the policy is called.
 
 use super::summary::{MASSIVE, Removal, Summary, USELESS};
+use hadal_report::statistics::Spikes;
 
 /// Below this angle, in degrees, a block hardly turns what the next one reads.
 pub const HARDLY: f64 = 5.0;
@@ -11,6 +12,8 @@ pub const CARRIES: f64 = 10.0;
 pub const UNEVEN: f64 = 10.0;
 /// From this share of the attention on, the first token is a sink.
 pub const SINK: f64 = 0.3;
+/// Up to this distance from the identity a mixer hardly mixes.
+const MIXES: f64 = 0.05;
 /// Sentences besides the headline.
 const EVIDENCE: usize = 2;
 
@@ -43,6 +46,7 @@ impl Summary {
             .into_iter()
             .chain([self.of_the_sink(), self.of_skips()])
             .chain(self.of_streams())
+            .chain(self.of_blocks())
             .flatten();
         // What stands out comes first.
         let (striking, calm): (Vec<_>, Vec<_>) = findings.partition(|finding| finding.strikes);
@@ -157,11 +161,27 @@ impl Summary {
     /// What surgery, rescue, token collapse and connectivity say.
     fn of_streams(&self) -> [Option<Finding>; 4] {
         let finding = |(words, strikes): (String, bool)| Finding { words, strikes };
+        // That mixers near the identity can be the identity is no surprise.
+        let mixes = self.streams.and_then(|streams| streams.from_identity);
+        let mixes = mixes.is_none_or(|distance| distance > MIXES);
+        let surgery = self.surgery.as_ref().and_then(|found| found.sentence());
         [
-            self.surgery.as_ref().and_then(|found| found.sentence()).map(finding),
+            surgery.map(|(words, strikes)| (words, strikes && mixes)).map(finding),
             self.rescue.as_ref().and_then(|found| found.sentence()).map(finding),
             self.collapse.as_ref().map(|found| found.sentence()).map(finding),
             self.connectivity.as_ref().and_then(|found| found.sentence()).map(Finding::calm),
+        ]
+    }
+
+    /// What causal and permutation scores, affine stand-ins and the course of training say.
+    fn of_blocks(&self) -> [Option<Finding>; 4] {
+        let spiked =
+            |spikes: &Spikes| Finding { words: spikes.sentence(), strikes: spikes.spikes > 0 };
+        [
+            self.causal.as_ref().and_then(|found| found.sentence()).map(Finding::calm),
+            self.permutation.as_ref().and_then(|found| found.sentence()).map(Finding::calm),
+            self.usefulness.as_ref().map(|found| Finding::calm(found.sentence())),
+            self.spikes.as_ref().map(spiked),
         ]
     }
 

@@ -66,6 +66,66 @@ pub(super) fn show(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
     if let Some(skips) = &summary.skips {
         show_skips(skips, out)?;
     }
+    show_depth(summary, out)?;
+    for refusal in &summary.refused {
+        writeln!(out, "  no {:<11}{}", refusal.diagnostic.name(), refusal.reason)?;
+    }
+    Ok(())
+}
+
+/// How blocks and streams work together.
+fn show_depth(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+    if let Some(streams) = &summary.streams {
+        let number =
+            |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        writeln!(
+            out,
+            "  streams       of {} count {} in what is read, {} in what is written, {} by size; cosine {} at the end",
+            streams.streams,
+            number(streams.read),
+            number(streams.written),
+            number(streams.held),
+            number(streams.cosine)
+        )?;
+        if let Some((values, squares)) = streams.product_rank {
+            writeln!(
+                out,
+                "  mixers        {} from the identity; effective rank of their product {values:.2} (s), {squares:.2} (s^2)",
+                number(streams.from_identity)
+            )?;
+        }
+    }
+    if let Some(collapse) = &summary.collapse {
+        let (first, last) = (collapse.first.entropy, collapse.last.entropy);
+        writeln!(out, "  token rank    {first:.1} at the embedding, {last:.1} at the head")?;
+    }
+    let percent = |share: Option<f64>| {
+        share.map_or("none measured".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+    };
+    if let Some(causal) = &summary.causal {
+        writeln!(out, "  causal        {} of pairs of blocks above 0.45", percent(causal.share))?;
+    }
+    if let Some(permutation) = &summary.permutation {
+        let share = percent(permutation.share);
+        writeln!(out, "  permutation   {share} of pairs of blocks above 0.15")?;
+    }
+    if let Some(usefulness) = &summary.usefulness {
+        let blocks = usefulness.ratios.iter().flatten().count();
+        writeln!(
+            out,
+            "  usefulness    {} of {blocks} blocks do what no affine map does",
+            usefulness.useful
+        )?;
+    }
+    if let Some(spikes) = &summary.spikes {
+        writeln!(
+            out,
+            "  spikes        {} in {} steps, {:.1} in 10,000",
+            spikes.spikes,
+            spikes.steps,
+            spikes.in_ten_thousand()
+        )?;
+    }
     Ok(())
 }
 

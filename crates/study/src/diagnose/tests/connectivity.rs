@@ -196,8 +196,10 @@ fn gates_by_channel_leave_something_unexplained_and_say_so() {
 fn a_norm_behind_the_sum_makes_old_sources_smaller() {
     let (_, found) = connected(&model(&config("postnorm", 3), |_, _| None), &batch(3, 5));
     assert!(found.most_unexplained() < 1e-9, "{:?}", found.unexplained);
-    let head = found.weights.last().unwrap();
-    assert!(head[0].unwrap() < head[3].unwrap() && head[3].unwrap() < head[6].unwrap(), "{head:?}");
+    let head: Vec<f64> = found.weights.last().unwrap().iter().map(|c| c.unwrap()).collect();
+    // The embedding and the first output pass the same norms, the first of which may make both larger.
+    assert_close(head[0], head[1], 1e-4);
+    assert!(head[2] < head[4] && head[4] < head[6], "{head:?}");
 }
 
 #[test]

@@ -61,6 +61,29 @@ fn an_interruption_after_any_pass_changes_no_number() {
     }
 }
 
+/// Those whose passes are many, one after another, with what each has to keep of a batch.
+#[test]
+fn each_kind_of_pass_goes_on_where_it_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let subject = subject("hc:streams=2", "hc");
+    let only = vec![Kind::Causal, Kind::Permutation, Kind::Usefulness, Kind::Surgery, Kind::Rescue];
+    let options = Options { batches: Some(2), only };
+    let look = |out: &str, told: &mut Told| {
+        let mut journal = Journal::open(&directory.path().join(out));
+        diagnose(&subject, &data(), &options, &mut journal, told).unwrap()
+    };
+    let mut told = Told::default();
+    let whole = look("whole", &mut told).unwrap();
+    assert_eq!(whole.shown.len(), 5, "{:?}", whole.summary.refused);
+    let passes = told.passes.len();
+    assert!(passes > 60, "{passes}");
+    for most in (3..passes).step_by(5) {
+        let out = most.to_string();
+        assert!(look(&out, &mut Told { most: Some(most), ..Told::default() }).is_none());
+        assert_eq!(look(&out, &mut Told::default()).as_ref(), Some(&whole), "after {most}");
+    }
+}
+
 #[test]
 fn what_was_done_is_not_done_again() {
     let directory = tempfile::tempdir().unwrap();

@@ -124,7 +124,7 @@ fn every_policy_can_be_diagnosed() {
         let deep = ModelConfig { depth_kv: memories[i % 3], ..plain.clone() };
         // Tokens without keys leave no depth slots.
         let decoder = fresh(if deep.check().is_ok() { &deep } else { &plain });
-        let Diagnosis { summary, figures } = quick(&decoder);
+        let Diagnosis { summary, figures, .. } = quick(&decoder);
         let names: BTreeSet<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
         assert_eq!(names.len(), figures.len(), "{kind}: a name twice");
         for name in [
@@ -166,6 +166,94 @@ fn every_policy_can_be_diagnosed() {
     }
     for signal in [Signal::Streams, Signal::Gain, Signal::Gates] {
         assert!(told.contains(&signal), "no policy shows {signal:?}");
+    }
+}
+
+/// Matrices as in a trained model, and parameters of the policy that differ from place to place.
+fn restless(kind: &str) -> Decoder {
+    model(&config(kind, 3), |name, shape| {
+        let around = if name.contains("norm") { 1.0 } else { 0.0 };
+        let drawn = || normal(name, 7, shape.iter().product(), 0.3).into_iter();
+        name.starts_with("residual.").then(|| drawn().map(|x| x + around).collect())
+    })
+}
+
+#[test]
+fn every_diagnostic_answers_or_says_why_not_whatever_the_policy() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut refused: BTreeSet<&str> = BTreeSet::new();
+    let mut answered = BTreeSet::new();
+    for residual in ResidualConfig::all() {
+        let kind = residual.about().kind;
+        let subject = Subject {
+            name: kind.into(),
+            path: kind.into(),
+            step: None,
+            decoder: restless(kind),
+            config: None,
+            mode: hadal_residual::StepMode::default(),
+            absent: Vec::new(),
+        };
+        let mut journal = Journal::open(&directory.path().join(kind));
+        let options = Options { only: Kind::ALL.to_vec(), batches: None };
+        let data = samples(16, 9);
+        let found = diagnose(&subject, &data, &options, &mut journal, &mut ()).unwrap().unwrap();
+        for asked in Kind::ALL {
+            let reason = found.summary.refused.iter().find(|r| r.diagnostic == asked);
+            assert_ne!(
+                found.shown.contains(&asked),
+                reason.is_some(),
+                "{kind} {asked:?}: {reason:?}"
+            );
+            assert!(reason.is_none_or(|r| r.reason.len() > 15), "{kind} {asked:?}: {reason:?}");
+            refused.extend(reason.map(|_| asked.name()));
+            answered.extend(found.shown.iter().map(|kind| kind.name()));
+        }
+        for figure in &found.figures {
+            assert!(has_values(&figure.marks), "{kind}: {} is empty", figure.name);
+        }
+        // What is asked of a model has a price before it starts.
+        let plan = plan(&subject, &data, &options).unwrap();
+        assert!(plan.seconds > 0.0 && plan.diagnostics.contains(&Kind::Usefulness), "{kind}");
+    }
+    let all = Kind::ALL.map(Kind::name);
+    let never: Vec<&str> = all.into_iter().filter(|name| !answered.contains(name)).collect();
+    // These need a run, and tokens that skip.
+    assert_eq!(never, ["spikes"]);
+    for name in ["gates", "pools", "lanes", "skips", "streams", "surgery", "rescue"] {
+        assert!(refused.contains(name), "{name} answers for all");
+    }
+}
+
+#[test]
+fn every_policy_has_its_depth_connectivity() {
+    for residual in ResidualConfig::all() {
+        let kind = residual.about().kind;
+        let decoder = restless(kind);
+        let found = looked(
+            &decoder,
+            &samples(6, 9),
+            &Options { only: vec![Kind::Connectivity], ..Options::default() },
+        );
+        let found = found.unwrap();
+        let summary = found.summary.connectivity.unwrap();
+        assert_eq!((summary.weights.len(), summary.unexplained.len()), (7, 7), "{kind}");
+        // The first reader has the embedding alone, whatever is done with it.
+        assert!(summary.weights[0][0].is_some(), "{kind}: {:?}", summary.weights[0]);
+        for (reader, unexplained) in summary.unexplained.iter().enumerate() {
+            assert!(
+                unexplained.is_some_and(|share| share < 0.9),
+                "{kind} {reader}: {unexplained:?}"
+            );
+            let told = summary.weights[reader].iter().flatten().count();
+            assert!(told > reader / 2, "{kind}: {told} of {} weights at {reader}", reader + 1);
+        }
+        let shares = found.figures.iter().find(|figure| figure.name == "connectivity-share");
+        let Marks::Heat { values, .. } = &shares.unwrap().marks else { panic!("{kind}") };
+        for (row, unexplained) in values.iter().rev().zip(&summary.unexplained) {
+            let all: f64 = row.iter().flatten().sum();
+            assert_close(all + unexplained.unwrap(), 1.0, 1e-6);
+        }
     }
 }
 
