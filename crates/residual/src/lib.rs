@@ -7,6 +7,7 @@
 //! over all of them.
 
 mod additive;
+mod as_prenorm;
 mod birkhoff;
 mod config;
 mod fused;
@@ -29,11 +30,12 @@ mod traversal;
 mod unset;
 mod weights;
 
+pub use as_prenorm::{Chosen, PreNormModel};
 pub use config::ShortFormError;
 pub use fused::{Fused, FusedDecode, FusedOptions, Junction, Memory};
 pub use manifold::StreamReadOut;
 pub use nearest::{nearest, unknown};
-pub use norm::RmsNorm;
+pub use norm::{RmsNorm, site_of_norm};
 pub use plain_words::plain_words;
 pub use policies::{AnyResidual, ResidualConfig, kinds_that};
 pub use policy::{

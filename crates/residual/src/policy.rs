@@ -1,10 +1,14 @@
 //! What a policy's configuration knows: what it is, what it costs, how it starts.
 
+use crate::ResidualConfig;
+use crate::as_prenorm::{Chosen, PreNormModel};
+use crate::norm::site_of_norm;
 use crate::residual::Residual;
 use crate::site::{Dimensions, Site};
 use crate::skip::{SkippedKeys, Skipping};
 use crate::weights::{RowRule, Weights};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What people should know about a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -327,6 +331,52 @@ pub trait PolicyConfig {
     /// What the gain of a sub-layer's norm is multiplied by in a prenorm model that computes the same; `None` if no
     /// prenorm model does.
     fn prenorm_gain(&self, _site: Site, _dimensions: &Dimensions) -> Option<f64> {
+        None
+    }
+
+    /// Values of parameters under which the policy computes what this prenorm model does, so that a trained model can go
+    /// on with it. Unless a policy says otherwise, these are gains that undo [`PolicyConfig::prenorm_gain`].
+    fn as_prenorm<'a>(
+        &'a self,
+        prenorm: &'a PreNormModel<'a>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        let of_site = |site| self.prenorm_gain(site, &prenorm.dimensions);
+        let factors: Option<Vec<f64>> = prenorm.dimensions.each_site().map(of_site).collect();
+        let Some(factors) = factors else {
+            return Err(self.refuse(format!(
+                "{}, so it cannot go on from a prenorm model",
+                self.never_prenorm()
+            )));
+        };
+        Ok(Box::new(move |name, _| {
+            let factor = *factors.get(site_of_norm(name)?.index)?;
+            let gains = (prenorm.elements)(name)?;
+            Some(gains.into_iter().map(|gain| (f64::from(gain) / factor) as f32).collect())
+        }))
+    }
+
+    /// What the epsilon of all norms is multiplied by where the policy goes on from a prenorm model; less than one if it
+    /// reads means of what prenorm adds up.
+    fn prenorm_epsilon(&self, _dimensions: &Dimensions) -> f64 {
+        1.0
+    }
+
+    /// Why the policy can be no prenorm model; said where [`PolicyConfig::as_prenorm`] finds no values.
+    fn never_prenorm(&self) -> &'static str {
+        "no values of its parameters make it compute what prenorm does"
+    }
+
+    /// Values of parameters under which the mixers of these sub-layers are matrices that no longer depend on the token:
+    /// `[target, source]`, row by row.
+    fn fixed_mixers<'a>(
+        &'a self,
+        _mixers: &'a BTreeMap<usize, Vec<f64>>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        Err(self.refuse("it does not mix streams, so there are no mixers to replace".to_owned()))
+    }
+
+    /// The policy that is left when every mixer is the identity. Its parameters are some of this policy's.
+    fn without_mixers(&self) -> Option<ResidualConfig> {
         None
     }
 

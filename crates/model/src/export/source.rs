@@ -6,7 +6,7 @@ use crate::config::ModelConfig;
 use crate::import::WeightSource;
 use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at};
 use hadal_files::Verification;
-use hadal_residual::Site;
+use hadal_residual::site_of_norm;
 use hadal_tokenizer::{Tokenizer, TokenizerError, read_tokenizer, tokenizer_of_gguf};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -105,17 +105,6 @@ impl Source {
             }
         }
         Ok(values)
-    }
-}
-
-/// The sub-layer that reads through the norm of this name.
-fn site_of_norm(name: &str) -> Option<Site> {
-    let mut parts = name.strip_prefix("layers.")?.split('.');
-    let block: usize = parts.next()?.parse().ok()?;
-    match parts.next()? {
-        "attn_norm" => Some(Site::new(2 * block)),
-        "mlp_norm" => Some(Site::new(2 * block + 1)),
-        _ => None,
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod fused;
 
+use crate::as_prenorm::{Chosen, PreNormModel};
 use crate::fused::{Fused, FusedOptions, Junction};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released};
@@ -109,6 +110,35 @@ impl PolicyConfig for AttentionResidualsConfig {
             true => vec![InitialGate::alike("gate", 1, dimensions, 0.0)],
             false => Vec::new(),
         }
+    }
+
+    /// As it starts: what a zero query reads has the direction of the sum of its sources, which is prenorm's stream, and
+    /// a closed gate reads nothing.
+    fn as_prenorm<'a>(
+        &'a self,
+        prenorm: &'a PreNormModel<'a>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        if self.normed {
+            return Err(self.refuse(
+                "normed is true, and a mean of normalised sources is not prenorm's stream; leave it out"
+                    .to_owned(),
+            ));
+        }
+        if self.delta && !self.gated && self.block_size(&prenorm.dimensions) > 1 {
+            return Err(self.refuse(
+                "without gates, blocks of several sub-layers are added to what is read before they are \
+                 finished; set gated=true, whose gates start closed"
+                    .to_owned(),
+            ));
+        }
+        Ok(Box::new(|_, _| None))
+    }
+
+    /// The mean of k sources is a k-th of their sum, so its square needs an epsilon of a k-th's square. There is one epsilon
+    /// for all readers; as streams grow with depth, most is gained where it is divided by the number of sources at the end.
+    fn prenorm_epsilon(&self, dimensions: &Dimensions) -> f64 {
+        let sources = 1 + dimensions.sites().div_ceil(self.block_size(dimensions));
+        if self.delta { 1.0 } else { 1.0 / sources as f64 }
     }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {

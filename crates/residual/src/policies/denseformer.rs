@@ -5,8 +5,9 @@
 //! arXiv 2402.02622 (dilation 1, period 1).
 
 use crate::additive::additive_cost;
+use crate::as_prenorm::{Chosen, PreNormModel};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, Cost, PolicyConfig};
+use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig};
 use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site, SubLayerKind};
@@ -44,6 +45,11 @@ impl PolicyConfig for DenseFormerConfig {
             state: (blocks + 2) * d,
             saved: base.saved + (blocks + 1) * d,
         }
+    }
+
+    /// As it starts.
+    fn as_prenorm<'a>(&'a self, _: &'a PreNormModel<'a>) -> Result<Chosen<'a>, InvalidPolicy> {
+        Ok(Box::new(|_, _| None))
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> DenseFormer {

@@ -39,6 +39,10 @@ impl PolicyConfig for SandwichConfig {
         BASE_STD
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it normalises what sub-layers write, and takes away what their sizes say"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let base = additive_cost(dimensions);
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
