@@ -24,7 +24,7 @@ use burn::tensor::Tensor;
 use hadal_data::Batch;
 use hadal_files::{StagedDirectory, write_whole};
 use hadal_kernels::read_back;
-use hadal_model::{Decoder, Part, Pass, Tokens, companions};
+use hadal_model::{Decoder, Part, Pass, PassError, Tokens, companions};
 use hadal_residual::Site;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -208,7 +208,8 @@ pub fn estimate_mixers(request: &MixersRequest) -> Result<MixersEstimate, PruneE
     let mut seen = Steer(|_, _, value: Tensor<4>| value);
     let pass = Pass { probe: Some(&mut seen), ..subject.variant().pass() };
     let started = Instant::now();
-    std::hint::black_box(read_back(decoder.logits(&Tokens::row(row), pass)?)?);
+    let logits = read_back(decoder.logits(&Tokens::row(row), pass)?);
+    std::hint::black_box(logits.map_err(PassError::from)?);
     let each = started.elapsed().as_secs_f64() / row.len() as f64;
     let tokens =
         |batches: &[Batch]| batches.iter().map(|b| b.input.ids().len() as u64).sum::<u64>();
