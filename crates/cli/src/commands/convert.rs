@@ -114,7 +114,7 @@ impl Convert {
         ids.truncate(ROWS * length);
         let short =
             || Failure::usage(format!("{} is too short; give a longer text", data.display()));
-        Ok(Some(Tokens::rows(ids, ROWS).ok_or_else(short)?))
+        Ok(Some(Tokens::rows(ids, ROWS).filter(|rows| rows.time() > 0).ok_or_else(short)?))
     }
 
     fn show(&self, done: &Restreamed) -> Result<(), Failure> {

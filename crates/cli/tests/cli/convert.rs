@@ -76,7 +76,7 @@ fn what_cannot_be_converted_is_refused_with_the_reason() {
         run(convert(model, residual).arg("--out").arg(&out)).refused(code, reasons);
         assert!(!out.exists());
     };
-    for kind in ["postnorm", "deepnorm", "mixln", "sandwich", "highway", "siamese", "mgr", "nag"] {
+    for kind in ["postnorm", "deepnorm", "mixln", "sandwich", "highway", "siamese", "mgr"] {
         refused(&stories(), kind, 2, &[kind, "cannot go on from a prenorm model"]);
     }
     refused(&stories(), "attnres:normed=true", 2, &["normed is true"]);

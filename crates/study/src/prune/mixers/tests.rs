@@ -18,8 +18,8 @@ fn model(residual: &str) -> (TempDir, PathBuf, PathBuf) {
         ..ModelConfig::tiny()
     };
     let mut stored = |name: &str, shape: &[usize]| {
-        let fresh = ["norm", "_scale", ".post", ".pre", "res_bias"];
-        if fresh.iter().any(|part| name.ends_with(part)) && !name.ends_with("res_scale") {
+        let fresh = ["norm", "post_scale", "pre_scale", ".post", ".pre", "res_bias"];
+        if fresh.iter().any(|part| name.contains(part)) && !name.ends_with("_weight") {
             return None;
         }
         let count = shape.iter().product();
@@ -27,7 +27,7 @@ fn model(residual: &str) -> (TempDir, PathBuf, PathBuf) {
         let drawn = weights.param(name, [count], Init::Normal { std: 0.3 }).val();
         let values: Vec<f32> = drawn.try_into_vec_as().unwrap();
         match name.rsplit('.').next() {
-            Some("res_scale") => Some(vec![1.0]),
+            Some("res_scale" | "mix_scale") => Some(vec![0.5]),
             // Around the identity, as in a trained model.
             Some("res") => Some(
                 values
@@ -80,7 +80,7 @@ fn what_is_written_predicts_as_well_as_was_measured() {
             {
                 let out = folder.path().join(format!("{i}{j}"));
                 let found = done(&request(&place, &text, by, which.clone(), Some(&out))).unwrap();
-                assert!(found.difference < 1e-5, "{residual} {by:?}: {}", found.difference);
+                assert!(found.difference < 1e-4, "{residual} {by:?}: {}", found.difference);
                 let cut = load(&out, &Device::flex()).unwrap().decoder;
                 assert_eq!(cut.config().residual.to_string(), found.result);
                 // Steered again by hand, on the same batches.
@@ -116,7 +116,10 @@ fn what_is_written_predicts_as_well_as_was_measured() {
                     "{residual} {by:?} {which:?}: {read} {wanted}"
                 );
                 assert!((found.cut.loss - wanted).abs() < 1e-4);
-                assert!(found.held_out && found.cut.loss != found.whole.loss);
+                // What does not depend on the token is its own mean.
+                let same = by == StandIn::Mean && residual.ends_with("dynamic=false");
+                let change = (found.cut.loss - found.whole.loss).abs();
+                assert!(found.held_out && same == (change < 1e-7), "{residual} {by:?}: {change}");
             }
         }
     }
