@@ -5,7 +5,7 @@ use crate::standard::{stderr, visible};
 use hadal_compare::CompareError;
 use hadal_compare::bench::BenchError;
 use hadal_data::DataError;
-use hadal_model::ExportError;
+use hadal_model::{ExportError, RestreamError};
 use hadal_report::page::ReportError;
 use hadal_serve::ServeError;
 use hadal_study::diagnose::DiagnoseError;
@@ -97,6 +97,7 @@ blame! {
     ExportError,
     PruneError,
     ReportError,
+    RestreamError,
     ServeError,
     SkipError,
 }

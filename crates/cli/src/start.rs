@@ -18,7 +18,7 @@ pub(crate) const FIRST: [(&str, &str); 5] = [
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Learn and compare", &["compare", "new", "train", "data", "serve", "runs", "report"]),
     ("Look into a model", &["diagnose", "inspect", "perplexity", "parity", "policies"]),
-    ("Change a model", &["prune", "skip", "import", "export", "verify"]),
+    ("Change a model", &["convert", "prune", "skip", "import", "export", "verify"]),
     ("Use a model", &["generate", "chat", "bench"]),
 ];
 

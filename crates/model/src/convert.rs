@@ -5,11 +5,9 @@ use crate::config::ModelConfig;
 use crate::model_files::{
     CHAT_TEMPLATE, GENERATION, ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at,
 };
-use crate::streamed::{Interrupted, Streamed, write_streamed};
-use crate::tensor_file::TensorFileError;
-use hadal_files::{Action, StagedDirectory, Verification, file_error, write_manifest, write_whole};
+use crate::streamed::{Streamed, write_streamed};
+use hadal_files::{StagedDirectory, Verification, write_manifest, write_whole};
 use hadal_tokenizer::{read_tokenizer, tokenizer_of_gguf};
-use safetensors::SafeTensorError;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -78,17 +76,7 @@ fn write_model(
     let written = write_streamed(&path, &tensors, None, &mut read, progress);
     // Damage explains whatever else is wrong.
     verification.finish()?;
-    written.map_err(|error| match error {
-        Interrupted::Read(problem) => {
-            CheckpointError::Mismatch { path: weights.path().into(), problems: vec![problem] }
-        }
-        Interrupted::Write(SafeTensorError::IoError(reason)) => {
-            file_error(Action::Write, &path)(reason).into()
-        }
-        Interrupted::Write(reason) => {
-            TensorFileError::Malformed { path: path.clone(), reason }.into()
-        }
-    })?;
+    written.map_err(|error| error.into_error(weights.path(), &path))?;
     Ok(Converted { config, stored_bytes, tokenizer, chat_template: template.is_some() })
 }
 

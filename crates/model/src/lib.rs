@@ -12,6 +12,7 @@
 //! A model is data. Everything that a pass does beyond it is in its [`Pass`]. Checkpoints are
 //! directories with `config.json`, `model.safetensors` and their hashes in `manifest.json`.
 
+mod apart;
 mod attention;
 mod cache;
 mod checkpoint;
@@ -34,6 +35,7 @@ mod not_a_model;
 mod part;
 mod pass;
 mod recording;
+mod restream;
 mod rope;
 mod rope_scaling;
 mod sampling;
@@ -44,6 +46,7 @@ mod tally;
 mod tensor_file;
 mod token_decoder;
 
+pub use apart::{apart, some_tokens};
 pub use burn::tensor::Device;
 pub use cache::Cache;
 pub use checkpoint::{
@@ -70,6 +73,7 @@ pub use memory::{MemoryError, Need, allowed_memory, free_memory, memory_need};
 pub use part::{Part, PartError};
 pub use pass::{Pass, PassError, Tokens, Variant};
 pub use recording::Recording;
+pub use restream::{Restream, RestreamError, RestreamStage, Restreamed, SAME_LOGITS, restream};
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use session::Session;

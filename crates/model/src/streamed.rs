@@ -1,6 +1,8 @@
 //! Writing `.safetensors` without ever holding more than one tensor.
 
-use crate::tensor_file::write_tensors;
+use crate::checkpoint::CheckpointError;
+use crate::tensor_file::{TensorFileError, write_tensors};
+use hadal_files::{Action, file_error};
 use half::{bf16, f16};
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, View};
@@ -49,6 +51,21 @@ pub(crate) enum Interrupted<E> {
     Read(E),
     /// The file could not be written.
     Write(SafeTensorError),
+}
+
+impl Interrupted<String> {
+    /// As the error of a model that is read from `source` and written to `file`.
+    pub(crate) fn into_error(self, source: &Path, file: &Path) -> CheckpointError {
+        match self {
+            Self::Read(problem) => {
+                CheckpointError::Mismatch { path: source.into(), problems: vec![problem] }
+            }
+            Self::Write(SafeTensorError::IoError(reason)) => {
+                file_error(Action::Write, file)(reason).into()
+            }
+            Self::Write(reason) => TensorFileError::Malformed { path: file.into(), reason }.into(),
+        }
+    }
 }
 
 /// Writes tensors, asking `read` for the elements of each by its index in the list. `progress` receives the number of

@@ -7,6 +7,7 @@
 //! over all of them.
 
 mod additive;
+mod as_prenorm;
 mod averages;
 mod birkhoff;
 mod config;
@@ -30,6 +31,7 @@ mod traversal;
 mod unset;
 mod weights;
 
+pub use as_prenorm::{Chosen, PreNormModel};
 pub use config::ShortFormError;
 pub use fused::{Fused, FusedDecode, FusedOptions, Junction, Memory};
 pub use manifold::StreamReadOut;

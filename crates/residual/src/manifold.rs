@@ -13,10 +13,11 @@
 //! All scales start at 0.01, and a gated read-out at `1 / n` on each stream. The last two are PreNorm at the start, or
 //! very nearly, where the multiplier is 2. The first keeps the values of the mHC-lite authors' code.
 
+use crate::as_prenorm::{Chosen, filled, of_site, zeros};
 use crate::policy::{InitialGate, InvalidPolicy, PolicyConfig};
 use crate::pool::project;
 use crate::site::{Dimensions, Site};
-use crate::streams::{Mix, StreamForm};
+use crate::streams::{Mix, STREAM_SCALE, StreamForm};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, activation::sigmoid};
@@ -52,6 +53,12 @@ const OPEN_LOGIT: f64 = 20.0;
 
 fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
+}
+
+/// The logit of a weight, if there is one. At zero and one it is that of a gate that f32 takes for closed or open.
+fn logit(weight: f64) -> Option<f64> {
+    let logit = (weight / (1.0 - weight)).ln().clamp(-OPEN_LOGIT, OPEN_LOGIT);
+    (0.0..=1.0).contains(&weight).then_some(logit)
 }
 
 /// How gates start.
@@ -165,6 +172,57 @@ impl ManifoldForm {
             gates.push(InitialGate { name, first_site: last, last_site: last, values });
         }
         gates
+    }
+
+    /// Start (b), DepthBench's, in every form, and exactly prenorm: streams start as copies and stay equal, the weights of
+    /// a reading add up to one, and a write weighs as much as the streams do by then, of which each mixing keeps the share
+    /// `kept`. Nothing depends on the token; scales are as in a fresh model, so that the zero weights learn.
+    ///
+    /// Streams are told apart by who reads which, as in that start: equal gates could never become different.
+    pub(crate) fn as_prenorm<'a>(
+        &self,
+        kept: f64,
+        policy: &dyn PolicyConfig,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        let Self { streams: n, epsilon, post_multiplier, post_epsilon, .. } = *self;
+        let other = logistic(-ONE_STREAM_LOGIT);
+        let chosen = logit(1.0 - epsilon - (n as f64 - 1.0) * (other + epsilon));
+        let even = logit(1.0 / n as f64 - epsilon);
+        let (Some(chosen), Some(even)) = (chosen, even) else {
+            return Err(policy.refuse(format!(
+                "epsilon is {epsilon}, so the weights of reading {n} streams add up to more than one, as prenorm's \
+                 never do; take one far below {}",
+                1.0 / n as f64
+            )));
+        };
+        let write = move |weight: f64| logit((weight - post_epsilon) / post_multiplier);
+        if write(1.0).is_none() {
+            return Err(policy.refuse(format!(
+                "post_multiplier is {post_multiplier} and post_epsilon {post_epsilon}, so no write can have the weight \
+                 of prenorm's, which is 1; a post_multiplier of 2 can"
+            )));
+        }
+        Ok(Box::new(move |name, shape| {
+            if name == STREAM_SCALE {
+                return Some(filled(shape, 1.0));
+            }
+            if name == "residual.out.pre_weight" {
+                return Some(zeros(shape));
+            }
+            if name == "residual.out.pre_bias" {
+                return Some(filled(shape, even));
+            }
+            let (site, part) = of_site(name)?;
+            match part {
+                "pre_weight" | "post_weight" | "res_weight" => Some(zeros(shape)),
+                "pre_bias" => {
+                    let of = |i| if i == site % n { chosen } else { -ONE_STREAM_LOGIT };
+                    Some((0..n).map(|i| of(i) as f32).collect())
+                }
+                "post_bias" => Some(filled(shape, write(kept.powi(site as i32 + 1))?)),
+                _ => None,
+            }
+        }))
     }
 
     /// What the fused form does with sigmoids.

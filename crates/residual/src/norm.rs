@@ -48,10 +48,25 @@ pub(crate) fn sub_layer_norms(dimensions: &Dimensions, weights: &mut Weights) ->
 
 /// The norm before the head: `norm.weight`.
 pub(crate) fn final_norm(dimensions: &Dimensions, weights: &mut Weights) -> RmsNorm {
-    RmsNorm::new("norm.weight", dimensions.width, dimensions.norm_eps, weights)
+    RmsNorm::new(FINAL_NORM, dimensions.width, dimensions.norm_eps, weights)
 }
 
-fn norm_name(site: Site) -> String {
+/// The name of the gain before the head.
+pub(crate) const FINAL_NORM: &str = "norm.weight";
+
+/// The sub-layer that reads through the norm whose gain has this name.
+pub(crate) fn site_of_norm(name: &str) -> Option<Site> {
+    let mut parts = name.strip_prefix("layers.")?.split('.');
+    let block: usize = parts.next()?.parse().ok()?;
+    match (parts.next()?, parts.next()?, parts.next()) {
+        ("attn_norm", "weight", None) => Some(Site::new(2 * block)),
+        ("mlp_norm", "weight", None) => Some(Site::new(2 * block + 1)),
+        _ => None,
+    }
+}
+
+/// The name of the gain through which a sub-layer reads.
+pub(crate) fn norm_name(site: Site) -> String {
     let half = match site.kind() {
         SubLayerKind::Attention => "attn",
         SubLayerKind::Mlp => "mlp",

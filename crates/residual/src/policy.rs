@@ -1,10 +1,14 @@
 //! What a policy's configuration knows: what it is, what it costs, how it starts.
 
+use crate::ResidualConfig;
+use crate::as_prenorm::{Chosen, PreNormModel, site_of_output};
+use crate::norm::site_of_norm;
 use crate::residual::Residual;
 use crate::site::{Dimensions, Site};
 use crate::skip::{SkippedKeys, Skipping};
 use crate::weights::{RowRule, Weights};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What people should know about a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -344,6 +348,61 @@ pub trait PolicyConfig {
     /// What the output of a sub-layer is multiplied by in a prenorm model that computes the same, if one does.
     fn prenorm_output(&self, _site: Site, _dimensions: &Dimensions) -> f64 {
         1.0
+    }
+
+    /// What the parameter of this name is multiplied by in a prenorm model that computes the same, if one does.
+    fn prenorm_factor(&self, name: &str, dimensions: &Dimensions) -> Option<f64> {
+        match (site_of_norm(name), site_of_output(name)) {
+            (Some(site), _) => self.prenorm_gain(site, dimensions),
+            (_, Some(site)) => Some(self.prenorm_output(site, dimensions)),
+            _ => Some(1.0),
+        }
+    }
+
+    /// Values of parameters under which the policy computes what this prenorm model does, so that a trained model can go
+    /// on with it. Unless a policy says otherwise, these undo [`PolicyConfig::prenorm_gain`] and
+    /// [`PolicyConfig::prenorm_output`].
+    fn as_prenorm<'a>(
+        &'a self,
+        prenorm: &'a PreNormModel<'a>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        let folds = |site| self.prenorm_gain(site, &prenorm.dimensions).is_some();
+        if !prenorm.dimensions.each_site().all(folds) {
+            return Err(self.refuse(format!(
+                "{}, so it cannot go on from a prenorm model",
+                self.never_prenorm()
+            )));
+        }
+        Ok(Box::new(move |name, _| {
+            let factor = self.prenorm_factor(name, &prenorm.dimensions).filter(|f| *f != 1.0)?;
+            let elements = (prenorm.elements)(name)?;
+            Some(elements.into_iter().map(|x| (f64::from(x) / factor) as f32).collect())
+        }))
+    }
+
+    /// What the epsilon of all norms is multiplied by where the policy goes on from a prenorm model; less than one if it
+    /// reads means of what prenorm adds up.
+    fn prenorm_epsilon(&self, _dimensions: &Dimensions) -> f64 {
+        1.0
+    }
+
+    /// Why the policy can be no prenorm model; said where [`PolicyConfig::as_prenorm`] finds no values.
+    fn never_prenorm(&self) -> &'static str {
+        "no values of its parameters make it compute what prenorm does"
+    }
+
+    /// Values of parameters under which the mixers of these sub-layers are matrices that no longer depend on the token:
+    /// `[target, source]`, row by row.
+    fn fixed_mixers<'a>(
+        &'a self,
+        _mixers: &'a BTreeMap<usize, Vec<f64>>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        Err(self.refuse("it does not mix streams, so there are no mixers to replace".to_owned()))
+    }
+
+    /// The policy that is left when every mixer is the identity. Its parameters are some of this policy's.
+    fn without_mixers(&self) -> Option<ResidualConfig> {
+        None
     }
 
     /// What a block adds to the squared norm of an additive stream at the start; PreNorm's unless the policy has

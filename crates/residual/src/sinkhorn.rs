@@ -35,6 +35,68 @@ fn log_sum_exp(x: Tensor<4>, dim: usize) -> Tensor<4> {
     (x - largest.clone()).exp().sum_dim(dim).log() + largest
 }
 
+/// The smallest logit that is of use: its exponential is nothing beside one in f32.
+const LEAST: f64 = -60.0;
+/// Rounds of correction; each takes away about as much as a round of Sinkhorn would.
+const CORRECTIONS: usize = 100;
+
+/// Logits of which the iteration makes this matrix, or the nearest that it can make. A mean of what it returns is almost
+/// doubly stochastic, so its logarithm is nearly a fixed point; what is missing is added until nothing is.
+///
+/// # Shapes
+/// - `matrix`: `[n, n]`, row by row
+pub(crate) fn logits_of(matrix: &[f64], iterations: usize, epsilon: f64) -> Vec<f32> {
+    let n = matrix.len().isqrt();
+    let log = |x: f64| x.max(f64::MIN_POSITIVE).ln();
+    let wanted: Vec<f64> = matrix.iter().map(|&x| log(x)).collect();
+    let mut logits = wanted.clone();
+    let mut best = (f64::INFINITY, Vec::new());
+    for _ in 0..CORRECTIONS {
+        shift_columns(&mut logits, n);
+        let found = iterate(&logits, n, iterations, epsilon);
+        let off = found.iter().zip(matrix).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        if off < best.0 {
+            best = (off, logits.clone());
+        }
+        for ((logit, wanted), found) in logits.iter_mut().zip(&wanted).zip(&found) {
+            *logit += wanted - log(*found);
+        }
+    }
+    best.1.into_iter().map(|logit| logit as f32).collect()
+}
+
+/// The largest logit of each column becomes zero, which changes nothing, and none is smaller than is of use.
+fn shift_columns(logits: &mut [f64], n: usize) {
+    for j in 0..n {
+        let largest = logits.iter().skip(j).step_by(n).fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+        for logit in logits.iter_mut().skip(j).step_by(n) {
+            *logit = (*logit - largest).max(LEAST);
+        }
+    }
+}
+
+/// [`sinkhorn`] in f64 for one matrix, whose logits are no larger than zero, with one in each column.
+fn iterate(logits: &[f64], n: usize, iterations: usize, epsilon: f64) -> Vec<f64> {
+    let mut x: Vec<f64> = logits.iter().map(|logit| logit.exp()).collect();
+    let columns = |x: &mut [f64], more: f64| {
+        for j in 0..n {
+            let sum: f64 = x.iter().skip(j).step_by(n).sum::<f64>() + more;
+            x.iter_mut().skip(j).step_by(n).for_each(|value| *value /= sum);
+        }
+    };
+    for round in 0..iterations {
+        columns(&mut x, if round == 0 { 0.0 } else { epsilon });
+        if round == 0 {
+            x.iter_mut().for_each(|value| *value += epsilon);
+        }
+        for row in x.chunks_mut(n.max(1)) {
+            let sum = row.iter().sum::<f64>() + epsilon;
+            row.iter_mut().for_each(|value| *value /= sum);
+        }
+    }
+    x
+}
+
 // The constants are those of the spec, digit by digit.
 #[cfg(test)]
 #[allow(clippy::excessive_precision)]
@@ -137,6 +199,34 @@ mod tests {
         let logits = normal("logits", [3, 5, 4, 4]);
         let exact = values(sinkhorn(logits.clone(), 20, 0.0));
         assert_near(&values(sinkhorn(logits, 20, 1e-12)), &exact, 1e-5);
+    }
+
+    /// Means of what the iteration returns, the identity and a permutation come back, with an epsilon and without.
+    #[test]
+    fn logits_of_a_mixer_give_it_back() {
+        let mean = |rounds, epsilon| -> Vec<f64> {
+            let all = sinkhorn(normal("logits", [1, 64, 4, 4]), rounds, epsilon);
+            values(all.mean_dim(1)).into_iter().map(f64::from).collect()
+        };
+        for (rounds, epsilon) in [(20, 0.0), (20, 1e-6), (5, 0.01), (1, 0.0)] {
+            let mixer = mean(rounds, epsilon);
+            let logits = Tensor::<1>::from_floats(
+                logits_of(&mixer, rounds, epsilon).as_slice(),
+                &Device::flex(),
+            );
+            let found = values(sinkhorn(logits.reshape([1, 1, 4, 4]), rounds, epsilon));
+            let wanted: Vec<f32> = mixer.iter().map(|&x| x as f32).collect();
+            assert_near(&found, &wanted, 2e-6);
+        }
+        for order in [[0, 1, 2], [2, 0, 1]] {
+            let wanted: Vec<f64> =
+                (0..9).map(|k| if order[k / 3] == k % 3 { 1.0 } else { 0.0 }).collect();
+            let logits =
+                Tensor::<1>::from_floats(logits_of(&wanted, 20, 0.0).as_slice(), &Device::flex());
+            let found = values(sinkhorn(logits.reshape([1, 1, 3, 3]), 20, 0.0));
+            let wanted: Vec<f32> = wanted.iter().map(|&x| x as f32).collect();
+            assert_eq!(found, wanted);
+        }
     }
 
     #[test]

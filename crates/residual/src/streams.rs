@@ -18,7 +18,7 @@ use burn::tensor::{Device, Tensor};
 use hadal_cpu::streams::{Mixing, MixingForm, MixingReadOut};
 
 /// The name of the scales that streams start with.
-const STREAM_SCALE: &str = "residual.stream_scale";
+pub(crate) const STREAM_SCALE: &str = "residual.stream_scale";
 
 /// A site that finds its mixing weights from the streams.
 pub trait Mixer: Module + ModuleDisplay {

@@ -72,7 +72,7 @@ impl Init {
 
     /// The elements, drawn from a generator that depends on the seed and the name alone: two models with the same name,
     /// shape and seed of a parameter start with the same values there, whatever else differs between them.
-    fn elements(&self, name: &str, seed: u64, shape: &[usize]) -> Vec<f32> {
+    pub(crate) fn elements(&self, name: &str, seed: u64, shape: &[usize]) -> Vec<f32> {
         let count = shape.iter().product();
         match self {
             Self::Constant(value) => vec![*value as f32; count],

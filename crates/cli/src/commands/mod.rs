@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod compare;
 mod completions;
+mod convert;
 mod data;
 mod diagnose;
 mod export;
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Perplexity(perplexity::PerplexityCommand),
     Bench(bench::Bench),
     Prune(prune::Prune),
+    Convert(convert::Convert),
     Export(export::Export),
     Completions(completions::Completions),
     Man(man::Manual),
@@ -79,6 +81,7 @@ impl Command {
             Self::Perplexity(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Prune(command) => command.run(),
+            Self::Convert(command) => command.run(),
             Self::Export(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Man(command) => command.run(),

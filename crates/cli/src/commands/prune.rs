@@ -2,10 +2,12 @@
 
 mod apply;
 mod check;
+mod mixers;
 mod plan;
 
 use self::apply::ApplyCommand;
 use self::check::CheckCommand;
+use self::mixers::MixersCommand;
 use self::plan::PlanCommand;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
@@ -23,6 +25,7 @@ Examples:
   hadal prune plan MODEL --data text.txt --blocks 4 --out plan.json
   hadal prune apply plan.json --out smaller
   hadal prune check smaller --original MODEL --data other.txt
+  hadal prune mixers MODEL --data text.txt --replace identity     # of models with mixed streams
   hadal generate MODEL --without 17,18,attn:20 --prompt 'Once'    # without writing anything")]
 pub(crate) struct Prune {
     #[command(subcommand)]
@@ -34,6 +37,7 @@ enum Action {
     Plan(Box<PlanCommand>),
     Apply(ApplyCommand),
     Check(CheckCommand),
+    Mixers(MixersCommand),
 }
 
 impl Prune {
@@ -44,6 +48,7 @@ impl Prune {
             Action::Plan(command) => command.run(),
             Action::Apply(command) => command.run(),
             Action::Check(command) => command.run(),
+            Action::Mixers(command) => command.run(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod convert;
 mod data;
 mod diagnose;
 mod faults;
@@ -34,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{command, run};
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "runs",
     "chat",
     "perplexity",
@@ -51,6 +52,7 @@ const COMMANDS: [&str; 20] = [
     "skip",
     "import",
     "prune",
+    "convert",
     "export",
     "verify",
     "new",

@@ -1,6 +1,6 @@
 //! `python/hadal_runs.py`: run folders in pandas.
 
-use crate::support::{command, run};
+use crate::support::{TRACE, WEIGHTS, command, copy_of, edit_tensors, golden, run};
 use hadal_files::testing::skip;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -95,6 +95,67 @@ fn pandas_sees_what_hadal_wrote() {
         .output()
         .unwrap();
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+/// `check.py` with an adapter, on goldens.
+fn checked(adapter: &str, more: &[&str], goldens: &[&Path]) -> (Option<i32>, String) {
+    let kit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance");
+    let output = Command::new("python3")
+        .arg("check.py")
+        .args(more)
+        .arg(adapter)
+        .args(goldens.iter().map(|path| std::path::absolute(path).unwrap()))
+        .current_dir(kit)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code(), said + &String::from_utf8_lossy(&output.stderr))
+}
+
+fn imports(module: &str) -> bool {
+    let output = Command::new("python3").args(["-c", &format!("import {module}")]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn the_conformance_kit_holds_its_example_to_the_goldens() {
+    if !imports("numpy") {
+        return skip("numpy", "python3 has no numpy");
+    }
+    let goldens =
+        ["prenorm", "base-gqa-swiglu-qknorm-untied", "hc-static", "hc-dynamic"].map(golden);
+    let all: Vec<&Path> = goldens.iter().map(AsRef::as_ref).collect();
+    let (code, said) = checked("example_numpy.py", &["--forward"], &all);
+    assert!(code == Some(0) && said.contains("everything agrees"), "{said}");
+    assert_eq!(said.matches("not given").count(), 6, "gradients, and nothing else: {said}");
+    // All or nothing of each kind of result, and gradients belong to it.
+    let (code, said) = checked("example_numpy.py", &[], &all[..1]);
+    assert!(code == Some(1) && said.contains("26 not given: grad.embed.weight"), "{said}");
+
+    // Another parameter, and everything from there on differs; what was read before it does not.
+    let other = copy_of(all[2]);
+    edit_tensors(&other.path().join(WEIGHTS), |tensors| {
+        tensors.get_mut("residual.3.post").unwrap().set(0, |value| value + 0.5);
+    });
+    let (code, said) = checked("example_numpy.py", &["--forward"], &[other.path()]);
+    assert!(code == Some(1) && said.contains("h.4: ") && !said.contains("h.3: "), "{said}");
+    fs::write(other.path().join(TRACE), "not a trace").unwrap();
+    let (code, said) = checked("example_numpy.py", &["--forward"], &[other.path()]);
+    assert!(code == Some(2) && said.contains("not a whole safetensors file"), "{said}");
+    let (code, said) = checked("nowhere.py", &[], &all[..1]);
+    assert!(code == Some(2) && said.contains("no adapter nowhere.py"), "{said}");
+}
+
+#[test]
+fn the_conformance_kit_holds_its_modules_to_gradients() {
+    if !imports("numpy, torch") {
+        return skip("torch", "python3 has no torch");
+    }
+    let goldens = ["prenorm", "hc-static", "hc-dynamic"].map(golden);
+    let all: Vec<&Path> = goldens.iter().map(AsRef::as_ref).collect();
+    let (code, said) = checked("example_torch.py", &[], &all);
+    assert!(code == Some(0) && said.contains("gradients, stream"), "{said}");
 }
 
 /// A run of other settings that was interrupted, with a damaged log.

@@ -48,6 +48,30 @@ fn a_run_goes_on_from_a_model_and_can_be_resumed_without_it() {
     assert!(again.join("model/model.safetensors").is_file());
 }
 
+/// Training goes on from where the source was: the first loss is the same, and the new parameters learn.
+#[test]
+fn a_model_with_another_stream_goes_on_from_the_same_loss() {
+    let directory = temporary();
+    let model = model(directory.path());
+    let first = |out: &Path| {
+        let evaluation = curve(out).into_iter().find(|line| line["kind"] == "eval").unwrap();
+        assert_eq!(evaluation["step"], 0);
+        evaluation["loss"].as_f64().unwrap()
+    };
+    let plain = directory.path().join("plain");
+    finish(&mut healing(&model, &plain, &[])).succeeded();
+    for residual in ["hc:streams=2", "mhc:streams=3,readout=mean", "gr", "hy4"] {
+        let name = residual.replace([':', '=', ','], "-");
+        let (wide, out) = (directory.path().join(&name), directory.path().join(name + "-run"));
+        let mut command = hadal(&["convert", "--residual", residual]);
+        finish(command.arg(&model).arg("--out").arg(&wide)).succeeded();
+        finish(&mut healing(&wide, &out, &[])).succeeded();
+        assert!((first(&out) - first(&plain)).abs() < 1e-5, "{residual}");
+        let weights = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
+        assert_ne!(weights(&out.join("model")), weights(&wide));
+    }
+}
+
 #[test]
 fn settings_of_another_model_are_refused() {
     let directory = temporary();

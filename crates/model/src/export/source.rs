@@ -6,7 +6,6 @@ use crate::config::ModelConfig;
 use crate::import::WeightSource;
 use crate::model_files::{ModelFiles, Place, TOKENIZER, chat_template, is_gguf, model_at};
 use hadal_files::Verification;
-use hadal_residual::Site;
 use hadal_tokenizer::{Tokenizer, TokenizerError, read_tokenizer, tokenizer_of_gguf};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -98,40 +97,14 @@ impl Source {
     /// sub-layer its factor on writes.
     pub(super) fn folded(&self, place: &Place) -> Result<Vec<f32>, ExportError> {
         let mut values = self.floats(place)?;
-        let (residual, dimensions) = (&self.config.residual, self.config.dimensions());
-        let scale = match (site_of_norm(&place.ours), site_of_output(&place.ours)) {
-            (Some(site), _) => residual.prenorm_gain(site, &dimensions),
-            (_, Some(site)) => Some(residual.prenorm_output(site, &dimensions)),
-            _ => None,
-        };
+        let Self { config, .. } = self;
+        let scale = config.residual.prenorm_factor(&place.ours, &config.dimensions());
         if let Some(scale) = scale.filter(|scale| *scale != 1.0) {
             for value in &mut values {
                 *value = (f64::from(*value) * scale) as f32;
             }
         }
         Ok(values)
-    }
-}
-
-/// The sub-layer that reads through the norm of this name.
-fn site_of_norm(name: &str) -> Option<Site> {
-    let mut parts = name.strip_prefix("layers.")?.split('.');
-    let block: usize = parts.next()?.parse().ok()?;
-    match parts.next()? {
-        "attn_norm" => Some(Site::new(2 * block)),
-        "mlp_norm" => Some(Site::new(2 * block + 1)),
-        _ => None,
-    }
-}
-
-/// The sub-layer whose output the parameter of this name makes.
-fn site_of_output(name: &str) -> Option<Site> {
-    match name.split('.').collect::<Vec<_>>().as_slice() {
-        ["layers", block, "attn", "o", _] => Some(Site::new(2 * block.parse::<usize>().ok()?)),
-        ["layers", block, "mlp", "down", _] => {
-            Some(Site::new(2 * block.parse::<usize>().ok()? + 1))
-        }
-        _ => None,
     }
 }
 

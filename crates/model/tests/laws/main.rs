@@ -2,6 +2,7 @@
 
 mod absence;
 mod checkpoints;
+mod conversion;
 mod decoding;
 mod fused;
 mod gradients;

@@ -11,6 +11,7 @@
 
 mod fused;
 
+use crate::as_prenorm::{Chosen, PreNormModel, of_site};
 use crate::fused::{Fused, FusedOptions, Junction};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{
@@ -152,6 +153,38 @@ impl PolicyConfig for AttentionResidualsConfig {
         };
         let read = Site::new(usize::checked_sub(reader, 1)?);
         Some((read.block(), format!("{}.{rest}", read.index % 2)))
+    }
+
+    /// As it starts: what a zero query reads has the direction of the sum of its sources, which is prenorm's stream, and
+    /// a closed gate reads nothing. Three ways read through prenorm's one gain.
+    fn as_prenorm<'a>(
+        &'a self,
+        prenorm: &'a PreNormModel<'a>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        if self.normed {
+            return Err(self.refuse(
+                "normed is true, and a mean of normalised sources is not prenorm's stream; leave it out"
+                    .to_owned(),
+            ));
+        }
+        if self.delta && !self.gated && self.block_size(&prenorm.dimensions) > 1 {
+            return Err(self.refuse(
+                "without gates, blocks of several sub-layers are added to what is read before they are \
+                 finished; set gated=true, whose gates start closed"
+                    .to_owned(),
+            ));
+        }
+        Ok(Box::new(|name, _| match of_site(name)? {
+            (site, "k_norm" | "v_norm") => prenorm.gain(Some(site)),
+            _ => None,
+        }))
+    }
+
+    /// The mean of k sources is a k-th of their sum, so its square needs an epsilon of a k-th's square. There is one epsilon
+    /// for all readers; as streams grow with depth, most is gained where it is divided by the number of sources at the end.
+    fn prenorm_epsilon(&self, dimensions: &Dimensions) -> f64 {
+        let sources = 1 + dimensions.sites().div_ceil(self.block_size(dimensions));
+        if self.delta { 1.0 } else { 1.0 / sources as f64 }
     }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {

@@ -128,6 +128,10 @@ impl PolicyConfig for DeepDeltaConfig {
         if name.ends_with(".read") { Update::Plain } else { Update::by_shape(shape) }
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it replaces what its stream holds along a direction, where prenorm adds"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites, n) =
             (dimensions.width as u64, dimensions.sites() as u64, self.channels as u64);

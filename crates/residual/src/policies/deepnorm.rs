@@ -48,6 +48,10 @@ impl PolicyConfig for DeepNormConfig {
         }
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it normalises the stream itself after every sub-layer"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         with_scaling(PostNormConfig {}.cost(dimensions), dimensions)
     }

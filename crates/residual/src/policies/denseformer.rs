@@ -5,10 +5,11 @@
 //! arXiv 2402.02622 (dilation 1, period 1).
 
 use crate::additive::additive_cost;
+use crate::as_prenorm::{Chosen, PreNormModel};
 use crate::averages::Averages;
 use crate::fused::{Fused, FusedOptions, Junction, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, Cost, PolicyConfig};
+use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig};
 use crate::probe::{Place, Signal, show};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site, SubLayerKind};
@@ -52,6 +53,11 @@ impl PolicyConfig for DenseFormerConfig {
     /// An average weighs the blocks before its place, so it belongs to the place.
     fn travels(&self, _: &str, _: &Dimensions) -> Option<(usize, String)> {
         None
+    }
+
+    /// As it starts.
+    fn as_prenorm<'a>(&'a self, _: &'a PreNormModel<'a>) -> Result<Chosen<'a>, InvalidPolicy> {
+        Ok(Box::new(|_, _| None))
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> DenseFormer {

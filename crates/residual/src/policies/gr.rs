@@ -9,6 +9,7 @@
 //! `s` is known before the sub-layer runs, so a token can skip it where its largest `s_i` is below a threshold; that rule
 //! is ours.
 
+use crate::as_prenorm::{Chosen, PreNormModel, of_site, zeros};
 use crate::fused::{Fused, FusedOptions, Junction, join, readers};
 use crate::policy::{
     About, BASE_STD, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released, Update,
@@ -164,6 +165,26 @@ impl PolicyConfig for GatedResidualConfig {
         ]
     }
 
+    /// Where `read_up` and `write` are zero, gates are one half and one, and streams stay equal: a reader's gain is the mean
+    /// of `(1 + gamma_i) / 2`. The head's reader takes the place of the final norm. Equal gammas would let no stream ever
+    /// become another than the rest, so they differ a little around that mean.
+    fn as_prenorm<'a>(
+        &'a self,
+        prenorm: &'a PreNormModel<'a>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        Ok(Box::new(move |name, shape| {
+            let (reader, part) = match name.strip_prefix("residual.out.") {
+                Some(part) => (None, part),
+                None => of_site(name).map(|(site, part)| (Some(site), part))?,
+            };
+            match part {
+                "read_up" | "write" => Some(zeros(shape)),
+                "gamma" => Some(apart(name, shape, &prenorm.gain(reader)?)),
+                _ => None,
+            }
+        }))
+    }
+
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> GatedResidual {
         let rank = self.rank(dimensions);
         let mut reader = |place: &str, writes: bool| {
@@ -176,6 +197,26 @@ impl PolicyConfig for GatedResidualConfig {
             skipping: self.skipping(),
         }
     }
+}
+
+/// How far gammas differ from stream to stream, as a share of the gain, where a trained model gets several.
+const APART: f64 = 0.05;
+
+/// Gammas of n streams whose mean reads through a prenorm model's gain.
+fn apart(name: &str, shape: &[usize], gain: &[f32]) -> Vec<f32> {
+    let width = gain.len().max(1);
+    let drawn = Init::Normal { std: APART }.elements(name, 0, shape);
+    let streams = drawn.len() / width;
+    let mean = |channel: usize| {
+        let all = drawn.iter().skip(channel).step_by(width);
+        all.map(|&share| f64::from(share)).sum::<f64>() / streams as f64
+    };
+    let means: Vec<f64> = (0..width).map(mean).collect();
+    let gamma = |(k, &share): (usize, &f32)| {
+        let (gain, mean) = (f64::from(gain[k % width]), means[k % width]);
+        (2.0 * gain * (1.0 + f64::from(share) - mean) - 1.0) as f32
+    };
+    drawn.iter().enumerate().map(gamma).collect()
 }
 
 /// How one sub-layer, or the head, reads the streams.

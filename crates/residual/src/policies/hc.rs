@@ -9,18 +9,21 @@
 //! DepthBench's code); `stream_scale`, where stream i starts as the embedding times a learned vector (Learned
 //! Stream Scaling, arXiv 2606.03483).
 
+use crate::ResidualConfig;
+use crate::as_prenorm::{Chosen, PreNormModel, filled, of_site, zeros};
 use crate::norm::RmsNorm;
 use crate::policy::{
     About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, Update, check_streams,
 };
 use crate::site::{Dimensions, Site};
-use crate::streams::{Mix, MixedStreams, Mixer, StreamForm, update};
+use crate::streams::{Mix, MixedStreams, Mixer, STREAM_SCALE, StreamForm, update};
 use crate::unset::is_false;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use hadal_cpu::streams::{MixingForm, MixingKind, MixingReadOut};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Settings of [`HyperConnections`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,10 +112,69 @@ impl PolicyConfig for HyperConnectionsConfig {
         if name.ends_with(".res") { Update::Plain } else { update(name, shape) }
     }
 
+    /// The paper's start, where n equal streams are prenorm's. The head would read n times as much, which its norm undoes
+    /// but for epsilon, so the last mixing divides by n. Streams that are not mixed cannot be divided so late; if they may
+    /// start as something else than copies, they start as n-th parts, which readers multiply by n.
+    fn as_prenorm<'a>(
+        &'a self,
+        prenorm: &'a PreNormModel<'a>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        let (last, n) = (prenorm.dimensions.sites() - 1, self.streams);
+        let (share, apart) = (1.0 / n as f64, self.identity && self.stream_scale);
+        Ok(Box::new(move |name, shape| {
+            if name == STREAM_SCALE {
+                return Some(filled(shape, if apart { share } else { 1.0 }));
+            }
+            let (site, part) = of_site(name)?;
+            let is_last = site == last && !self.identity;
+            match part {
+                "pre" if apart => Some(pick(site, n, n as f64)),
+                "post" if apart || is_last => Some(filled(shape, share)),
+                "res" if is_last => Some(identity(n, share)),
+                _ => None,
+            }
+        }))
+    }
+
+    /// `res` is stored `[source, target]`.
+    fn fixed_mixers<'a>(
+        &'a self,
+        mixers: &'a BTreeMap<usize, Vec<f64>>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        if self.identity {
+            return Err(self.refuse("identity is true, so there are no mixers to replace".into()));
+        }
+        let n = self.streams;
+        Ok(Box::new(move |name, shape| {
+            let (site, part) = of_site(name)?;
+            let mixer = mixers.get(&site)?;
+            match part {
+                "res" => Some((0..n * n).map(|k| mixer[k % n * n + k / n] as f32).collect()),
+                "res_weight" => Some(zeros(shape)),
+                _ => None,
+            }
+        }))
+    }
+
+    fn without_mixers(&self) -> Option<ResidualConfig> {
+        let unmixed = Self { identity: true, ..self.clone() };
+        (!self.identity).then_some(ResidualConfig::HyperConnections(unmixed))
+    }
+
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> HyperConnections {
         let site = |site, weights: &mut Weights| Connection::new(self, site, dimensions, weights);
         MixedStreams::new(self.form(), dimensions, weights, site, |_| None)
     }
+}
+
+/// Weight on the stream that a site starts with, and none on the others.
+fn pick(site: usize, n: usize, weight: f64) -> Vec<f32> {
+    (0..n).map(|i| if i == site % n { weight as f32 } else { 0.0 }).collect()
+}
+
+/// The identity times a factor.
+fn identity(n: usize, factor: f64) -> Vec<f32> {
+    (0..n * n).map(|k| if k / n == k % n { factor as f32 } else { 0.0 }).collect()
 }
 
 /// The weights of one site.
@@ -145,12 +207,9 @@ impl Connection {
     ) -> Self {
         let (n, d, mixes) = (config.streams, dimensions.width, !config.identity);
         let name = |part: &str| format!("residual.{}.{part}", site.index);
-        let mut pick = vec![0.0; n];
-        pick[site.index % n] = 1.0;
-        let identity = (0..n * n).map(|k| if k / n == k % n { 1.0 } else { 0.0 }).collect();
         Self {
-            pre: weights.param(name("pre"), [n], Init::Values(pick)),
-            res: mixes.then(|| weights.param(name("res"), [n, n], Init::Values(identity))),
+            pre: weights.param(name("pre"), [n], Init::Values(pick(site.index, n, 1.0))),
+            res: mixes.then(|| weights.param(name("res"), [n, n], Init::Values(identity(n, 1.0)))),
             post: weights.param(name("post"), [n], Init::ONES),
             dynamic: config.dynamic.then(|| Dynamic {
                 norm: RmsNorm::new(name("norm"), d, dimensions.norm_eps, weights),

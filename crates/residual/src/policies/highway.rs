@@ -54,6 +54,10 @@ impl PolicyConfig for HighwayConfig {
         }
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "its gates take from the stream what they give to a write"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let gate = match self.gate {

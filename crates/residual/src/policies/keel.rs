@@ -56,6 +56,10 @@ impl PolicyConfig for KeelConfig {
         BASE_STD
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it normalises the stream itself"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let carries = sites.saturating_sub(2) * d;

@@ -73,6 +73,10 @@ impl PolicyConfig for LambdasConfig {
         Tables { embed_std: 0.8, ..Tables::default() }
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it normalises the embedding, whose size a prenorm stream keeps"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let base = additive_cost(dimensions);
         let (d, blocks) = (dimensions.width as u64, dimensions.blocks as u64);

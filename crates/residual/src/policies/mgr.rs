@@ -148,6 +148,10 @@ impl PolicyConfig for MultiGateConfig {
         )))
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "its gates take from a stream what they give to a write"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites, n) =
             (dimensions.width as u64, dimensions.sites() as u64, self.streams as u64);

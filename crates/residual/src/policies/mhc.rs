@@ -19,11 +19,13 @@
 //! DeepSeek's forms have start (b) of the spec, DepthBench's, because with uniform mixers the first mix would average all
 //! streams. `R` starts with logits 0 on the diagonal and -8 elsewhere in every form.
 
+use crate::ResidualConfig;
+use crate::as_prenorm::{Chosen, PreNormModel, of_site, zeros};
 use crate::manifold::{ManifoldForm, ManifoldSite, OFF_DIAGONAL_BIAS, StreamReadOut};
 use crate::policy::{
     About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released, Update, check_streams,
 };
-use crate::sinkhorn::sinkhorn;
+use crate::sinkhorn::{logits_of, sinkhorn};
 use crate::site::Dimensions;
 use crate::skip::is_default;
 use crate::streams::{Mix, MixedStreams, Mixer, update};
@@ -33,6 +35,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use hadal_cpu::streams::{MixingForm, MixingKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
 
 /// Settings of [`ManifoldHyperConnections`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -197,13 +200,41 @@ impl PolicyConfig for ManifoldHyperConnectionsConfig {
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
         let mut gates = self.form().initial_gates(dimensions);
         if !self.identity {
-            gates.push(InitialGate::alike("res diagonal", 0, dimensions, self.start_diagonal()));
+            gates.push(InitialGate::alike("res diagonal", 0, dimensions, self.start_rows()[0]));
         }
         gates
     }
 
     fn update(&self, name: &str, shape: &[usize]) -> Update {
         update(name, shape)
+    }
+
+    fn as_prenorm<'a>(&'a self, _: &'a PreNormModel<'a>) -> Result<Chosen<'a>, InvalidPolicy> {
+        let kept = if self.identity { 1.0 } else { self.start_rows()[1] };
+        self.form().as_prenorm(kept, self)
+    }
+
+    fn fixed_mixers<'a>(
+        &'a self,
+        mixers: &'a BTreeMap<usize, Vec<f64>>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        if self.identity {
+            return Err(self.refuse("identity is true, so there are no mixers to replace".into()));
+        }
+        Ok(Box::new(move |name, shape| {
+            let (site, part) = of_site(name)?;
+            let mixer = mixers.get(&site)?;
+            match part {
+                "res_weight" => Some(zeros(shape)),
+                "res_bias" => Some(logits_of(mixer, self.sinkhorn_iters, self.epsilon)),
+                _ => None,
+            }
+        }))
+    }
+
+    fn without_mixers(&self) -> Option<ResidualConfig> {
+        let unmixed = Self { identity: true, sinkhorn_iters: 0, ..self.clone() };
+        (!self.identity).then_some(ResidualConfig::ManifoldHyperConnections(unmixed))
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> ManifoldHyperConnections {
@@ -222,8 +253,8 @@ impl PolicyConfig for ManifoldHyperConnectionsConfig {
 }
 
 impl ManifoldHyperConnectionsConfig {
-    /// The weight from a stream to itself at the start.
-    fn start_diagonal(&self) -> f64 {
+    /// The weight from a stream to itself at the start, and that of all streams to one.
+    fn start_rows(&self) -> [f64; 2] {
         let (n, epsilon) = (self.streams as f64, self.epsilon);
         let off = OFF_DIAGONAL_BIAS.exp();
         // All rows and columns are alike, so one of each says it all: the softmax is the fixed point without epsilon.
@@ -233,7 +264,7 @@ impl ManifoldHyperConnectionsConfig {
             diagonal /= sum + epsilon;
             sum /= sum + epsilon;
         }
-        diagonal
+        [diagonal, sum]
     }
 }
 

@@ -5,8 +5,11 @@
 //!
 //! It has mHC's forms (`mhc.rs`), but for the identity, which needs no permutations.
 
-use crate::birkhoff::permutation_matrices;
+use crate::ResidualConfig;
+use crate::as_prenorm::{Chosen, PreNormModel, of_site, zeros};
+use crate::birkhoff::{logits_of, permutation_matrices};
 use crate::manifold::{ManifoldForm, ManifoldSite, OFF_DIAGONAL_BIAS, StreamReadOut};
+use crate::policies::mhc::ManifoldHyperConnectionsConfig;
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Update, check_streams};
 use crate::pool::project;
 use crate::site::Dimensions;
@@ -18,6 +21,7 @@ use burn::module::Module;
 use burn::tensor::{Tensor, TensorData, activation::softmax};
 use hadal_cpu::streams::{MixingForm, MixingKind};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Settings of [`ManifoldLite`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,6 +146,42 @@ impl PolicyConfig for ManifoldLiteConfig {
 
     fn update(&self, name: &str, shape: &[usize]) -> Update {
         update(name, shape)
+    }
+
+    fn as_prenorm<'a>(&'a self, _: &'a PreNormModel<'a>) -> Result<Chosen<'a>, InvalidPolicy> {
+        self.form().as_prenorm(1.0, self)
+    }
+
+    fn fixed_mixers<'a>(
+        &'a self,
+        mixers: &'a BTreeMap<usize, Vec<f64>>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        Ok(Box::new(move |name, shape| {
+            let (site, part) = of_site(name)?;
+            let mixer = mixers.get(&site)?;
+            match part {
+                "res_weight" => Some(zeros(shape)),
+                "res_bias" => Some(logits_of(mixer, self.streams)),
+                _ => None,
+            }
+        }))
+    }
+
+    /// Without mixers, both kinds on the manifold are the same.
+    fn without_mixers(&self) -> Option<ResidualConfig> {
+        let Self { streams, epsilon, post_multiplier, post_epsilon, .. } = *self;
+        let Self { readout, single_pass, stream_scale, .. } = *self;
+        Some(ResidualConfig::ManifoldHyperConnections(ManifoldHyperConnectionsConfig {
+            streams,
+            sinkhorn_iters: 0,
+            identity: true,
+            epsilon,
+            post_multiplier,
+            post_epsilon,
+            readout,
+            single_pass,
+            stream_scale,
+        }))
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> ManifoldLite {

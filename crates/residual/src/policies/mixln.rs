@@ -54,6 +54,10 @@ impl PolicyConfig for MixLnConfig {
         )))
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "its first blocks normalise the stream itself"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         additive_cost(dimensions)
     }

@@ -79,6 +79,10 @@ impl PolicyConfig for MixtureOfDepthsConfig {
         Ok(())
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "its routed blocks run some tokens only, and weigh what they write by the router"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (plain, routing) = (additive_cost(dimensions), self.routing().cost(dimensions));
         Cost {

@@ -16,10 +16,13 @@
 //! "MUDDFormer", arXiv 2502.12170. MUDDFormer-2.8B is four ways, with more hidden units than ways times sources.
 
 use crate::additive::additive_cost;
+use crate::as_prenorm::{Chosen, PreNormModel, of_site};
 use crate::averages::Averages;
 use crate::fused::{Fused, FusedOptions, Junction, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
-use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig, Released, Update};
+use crate::policy::{
+    About, Cost, InvalidPolicy, PolicyConfig, Released, Update, travels_by_number,
+};
 use crate::pool::project;
 use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
@@ -110,6 +113,22 @@ impl PolicyConfig for MuddConfig {
             }
         }
         cost
+    }
+
+    /// Averages weigh the blocks before their place, so they belong to the place.
+    fn travels(&self, name: &str, _: &Dimensions) -> Option<(usize, String)> {
+        travels_by_number(name, self.numbering()).filter(|_| !name.starts_with("residual.block."))
+    }
+
+    /// As it starts; queries, keys and values read through prenorm's one gain.
+    fn as_prenorm<'a>(
+        &'a self,
+        prenorm: &'a PreNormModel<'a>,
+    ) -> Result<Chosen<'a>, InvalidPolicy> {
+        Ok(Box::new(|name, _| match of_site(name)? {
+            (site, "k_norm" | "v_norm") => prenorm.gain(Some(site)),
+            _ => None,
+        }))
     }
 
     fn update(&self, name: &str, shape: &[usize]) -> Update {

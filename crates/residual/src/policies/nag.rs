@@ -144,6 +144,10 @@ impl PolicyConfig for NormAgnosticConfig {
         BASE_STD
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "its stream is rotated and keeps its length, where writes are added to prenorm's"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites, c) =
             (dimensions.width as u64, dimensions.sites() as u64, self.directions as u64);

@@ -38,6 +38,10 @@ impl PolicyConfig for OutNormConfig {
         BASE_STD
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it normalises what is written and not what is read"
+    }
+
     /// What a sub-layer returned is kept, because it is normalised.
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let base = additive_cost(dimensions);

@@ -33,6 +33,10 @@ impl PolicyConfig for PostNormConfig {
         BASE_STD
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it normalises the stream itself after every sub-layer"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         Cost { flops: sites * (Cost::norm(d) + d), state: d, saved: (sites + 1) * d }

@@ -102,6 +102,10 @@ impl PolicyConfig for SandwichConfig {
         BASE_STD
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "it normalises what sub-layers write, and takes away what their sizes say"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let mut cost = additive_cost(dimensions);

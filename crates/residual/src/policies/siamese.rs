@@ -41,6 +41,10 @@ impl PolicyConfig for SiameseNormConfig {
         }
     }
 
+    fn never_prenorm(&self) -> &'static str {
+        "one of its two streams is normalised after every sub-layer"
+    }
+
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let join = 2 * Cost::norm(d) + d;

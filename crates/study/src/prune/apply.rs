@@ -195,7 +195,8 @@ fn write(source: &Source, map: &Renumbering, staging: &Path) -> Result<(bool, Re
     }
 }
 
-fn hashes(directory: &Path) -> Result<Vec<FileHash>, PruneError> {
+/// The files of a directory.
+pub(super) fn hashes(directory: &Path) -> Result<Vec<FileHash>, PruneError> {
     let entries = fs::read_dir(directory).map_err(file_error(Action::Read, directory))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();

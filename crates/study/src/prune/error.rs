@@ -53,6 +53,17 @@ pub enum PruneError {
         "a cut of {residual} cannot be written: {reason}; leave the parts out when loading instead, with --without"
     )]
     NotWritable { residual: String, reason: String },
+    /// There is nothing to replace.
+    #[error(
+        "the stream of this model is {residual}, whose streams are not mixed; only models whose streams are mixed have \
+         mixers to replace"
+    )]
+    NoMixers { residual: String },
+    /// The result would not compute what was measured.
+    #[error(
+        "a model of {residual} without these mixers cannot be written: {reason}; try other sub-layers with --sites"
+    )]
+    MixersDiffer { residual: String, reason: String },
     /// Something is there already.
     #[error("{} exists already; name another place with --out, or remove it", path.display())]
     Exists { path: PathBuf },
@@ -119,6 +130,8 @@ impl PruneError {
             | Self::TooDeep { .. }
             | Self::Unfit { .. }
             | Self::NotWritable { .. }
+            | Self::NoMixers { .. }
+            | Self::MixersDiffer { .. }
             | Self::Exists { .. }
             | Self::OtherMeasurements { .. } => true,
             Self::Subject(error) => error.is_usage(),

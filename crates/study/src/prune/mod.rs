@@ -19,6 +19,7 @@ mod hugging_face;
 mod ledger;
 mod map;
 mod measure;
+mod mixers;
 mod own;
 mod plan;
 mod plan_file;
@@ -44,6 +45,10 @@ pub use halves::MeasuredOn;
 pub(crate) use halves::hash_into;
 pub use measure::Cost;
 pub(crate) use measure::Whole;
+pub use mixers::{
+    MixerWorth, MixersCut, MixersEstimate, MixersRequest, Prediction, Which, estimate_mixers,
+    mixers,
+};
 pub use plan::{Memory, Outcome, Plan, Request, plan};
 pub use plan_file::read_plan;
 pub use probes::{ProbeResult, SampleText};

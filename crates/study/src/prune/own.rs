@@ -5,16 +5,15 @@ use super::error::PruneError;
 use super::map::Renumbering;
 use crate::save_into;
 use hadal_kernels::read_back;
-use hadal_model::{Decoder, Device, ModelConfig, Part, PassError, Tokens, Variant, load};
+use hadal_model::{
+    Decoder, Device, ModelConfig, Part, PassError, Variant, apart, load, some_tokens,
+};
 use hadal_residual::{InvalidPolicy, Numbering, ResidualConfig, Site};
 use std::collections::HashMap;
 use std::path::Path;
 
 /// Difference of logits, relative to the largest, that rounding can explain.
 const ROUNDING: f32 = 1e-4;
-/// Tokens on which the two are compared.
-const ROWS: usize = 2;
-const LENGTH: usize = 32;
 
 /// Writes config and weights of a cut. Returns whether it computes the same to the bit, or only to rounding.
 pub(super) fn cut(directory: &Path, map: &Renumbering, out: &Path) -> Result<bool, PruneError> {
@@ -144,43 +143,10 @@ fn moved(
 
 /// The largest difference of logits between two models without sub-layers, relative to the largest logit.
 fn difference(models: [(&Decoder, &[Site]); 2]) -> Result<f32, PassError> {
-    let config = models[0].0.config();
-    let length = LENGTH.min(config.max_seq_len);
-    // Any tokens will do, as long as they differ.
-    let id = |i: usize| ((i * i * 31 + 17 * i + 5) % config.vocab_size) as u32;
-    let Some(tokens) = Tokens::rows((0..ROWS * length).map(id).collect(), ROWS) else {
-        return Err(PassError::Empty);
-    };
+    let tokens = some_tokens(models[0].0.config())?;
     let logits = |(decoder, absent): (&Decoder, &[Site])| -> Result<Vec<f32>, PassError> {
         Ok(read_back(decoder.logits(&tokens, Variant::without(absent).pass())?)?)
     };
     let [a, b] = models.map(logits);
     Ok(apart(&a?, &b?))
-}
-
-/// The largest difference, relative to the largest of `a`. Infinite if it is not known.
-fn apart(a: &[f32], b: &[f32]) -> f32 {
-    let largest = a.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
-    let apart = a.iter().zip(b).fold(0f32, |most, (x, y)| {
-        // What is not a number must not pass for equal.
-        if x == y { most } else { most.max((x - y).abs().max(f32::MIN_POSITIVE)) }
-    });
-    // An empty comparison proves nothing.
-    let broken =
-        a.is_empty() || a.len() != b.len() || a.iter().chain(b).any(|value| !value.is_finite());
-    if broken { f32::INFINITY } else { apart / largest }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_compared_can_be_the_same() {
-        assert_eq!(apart(&[1.0, -2.0], &[1.0, -2.0]), 0.0);
-        assert_eq!(apart(&[1.0, -2.0], &[1.5, -2.0]), 0.25);
-        for (a, b) in [(vec![], vec![]), (vec![1.0], vec![]), (vec![f32::NAN], vec![f32::NAN])] {
-            assert_eq!(apart(&a, &b), f32::INFINITY, "{a:?} and {b:?}");
-        }
-    }
 }
