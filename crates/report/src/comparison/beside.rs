@@ -70,6 +70,10 @@ impl Comparison {
             (fewest, most) if fewest == most => count(most, "seed"),
             (fewest, most) => format!("{fewest} to {most} seeds"),
         };
+        // Its own sentence has said it.
+        if self.found.len() == 1 && self.found[0].verdict.is_level() {
+            return None;
+        }
         let size = match all.len() {
             1 => format!("of {:.4} nats", low.2.difference),
             _ => format!(
@@ -145,8 +149,9 @@ mod tests {
             said.contains(" nats (low) to 0.") && said.contains(" nats (same) would"),
             "{said}"
         );
-        let alone = &of(&[SAME], None).beside()[0];
+        let alone = &of(&[LOW], None).beside()[0];
         assert!(alone.contains(" nats would have been seen with a chance of 80 %"), "{alone}");
+        assert!(of(&[SAME], None).beside().is_empty(), "its sentence says it");
         assert!(of(&[("one", &[0.1])], None).beside().is_empty(), "one seed has no spread");
     }
 

@@ -263,7 +263,7 @@ fn a_suite_is_judged_at_the_looks_that_it_planned() {
     let at_once = "Nothing here is better than prenorm; mgr is worse";
     let (html, written) = told(serde_json::Value::Null);
     assert_eq!(written.headline, at_once);
-    assert!(html.contains("With 4 seeds a difference of 0.") && !html.contains("looks were"));
+    assert!(html.contains("With 4 seeds a difference of 0.") && !html.contains("looks was"));
     let looks = |looks: &[usize]| {
         let rule =
             serde_json::json!({"first": 0, "looks": looks, "alpha": 0.05, "spending": "pocock"});
