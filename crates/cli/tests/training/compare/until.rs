@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Two policies that learn a task at very different speeds, so that few seeds tell them apart.
+/// Two policies that differ with every seed, so that few of them tell so.
 const TWO: &str = "
 [[variant]]
 residual = \"prenorm\"
