@@ -7,7 +7,7 @@ const TWO: &str = "
 [[variant]]
 residual = \"prenorm\"
 [[variant]]
-residual = \"postnorm\"
+residual = \"nag\"
 ";
 
 fn until(directory: &Path, looks: &str, variants: &str) -> PathBuf {
