@@ -95,6 +95,8 @@ pub trait Watch {
     fn progress(&mut self, _progress: &Progress) {}
     /// When a run has ended.
     fn ended(&mut self, _task: &Task, _end: &End) {}
+    /// At a planned look after so many seeds: comparisons that are open, and after how many seeds the next look is.
+    fn looked(&mut self, _seeds: usize, _open: usize, _next: Option<usize>) {}
     /// Behind that: what the runs that have ended come to. Their verdicts are not yet those of the suite.
     fn so_far(&mut self, _results: &Results) {}
 }

@@ -220,7 +220,9 @@ fn flatten(table: &toml::Table, above: &str, entries: &mut Vec<(String, String)>
     }
 }
 
-fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, CompareError> {
+pub(super) fn read_json<T: for<'a> Deserialize<'a>>(
+    path: &Path,
+) -> Result<Option<T>, CompareError> {
     if !path.exists() {
         return Ok(None);
     }

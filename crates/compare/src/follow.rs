@@ -26,6 +26,12 @@ impl<'a> Follow<'a> {
         let runs = plan.iter().map(RunResult::unknown).collect();
         Self { suite, folder, plan, runs, watch }
     }
+
+    /// Goes on with a plan that begins with the one so far.
+    pub(crate) fn extend(&mut self, plan: &'a [PlannedRun]) {
+        self.runs.extend(plan.iter().skip(self.plan.len()).map(RunResult::unknown));
+        self.plan = plan;
+    }
 }
 
 impl Watch for Follow<'_> {
@@ -37,6 +43,10 @@ impl Watch for Follow<'_> {
         self.watch.waiting(task);
     }
 
+    fn looked(&mut self, seeds: usize, open: usize, next: Option<usize>) {
+        self.watch.looked(seeds, open, next);
+    }
+
     fn progress(&mut self, progress: &Progress) {
         self.watch.progress(progress);
     }
@@ -45,7 +55,7 @@ impl Watch for Follow<'_> {
         self.watch.ended(task, end);
         if let Some(at) = self.plan.iter().position(|planned| planned.name == task.name) {
             self.runs[at] = RunResult::read(self.folder, &self.plan[at], end);
-            self.watch.so_far(&Results::of(self.suite, self.plan, self.runs.clone()));
+            self.watch.so_far(&Results::of(self.suite, self.plan, self.runs.clone(), 0));
         }
     }
 }

@@ -16,9 +16,14 @@ mod execute;
 mod figures;
 mod folder;
 mod follow;
+mod looks;
+mod matching;
 mod plan;
 mod ranking;
 mod results;
+mod seen;
+mod shape;
+mod shape_table;
 mod suite;
 mod table;
 #[cfg(test)]
@@ -27,13 +32,12 @@ mod tests;
 pub use earlier::Earlier;
 pub use error::CompareError;
 pub use estimate::{Estimate, estimate};
-use execute::execute;
 pub use execute::{End, Lanes, Progress, Start, Task, Watch};
 pub use folder::SuiteFolder;
-use follow::Follow;
 pub use plan::{Pace, PlannedRun};
 pub use ranking::Ranked;
 pub use results::{Against, Cell, Point, Results, RunResult, RunState};
+pub use shape::Shape;
 pub use suite::{Budget, Suite, Variant};
 
 use hadal_report::suite::SuiteTable;
@@ -52,17 +56,20 @@ pub fn compare(
 ) -> Result<Option<(Results, SuiteTable)>, CompareError> {
     let Some(plan) = folder.plan(suite, lanes, command, watch, stop)? else { return Ok(None) };
     let now = earlier::now(suite, &plan)?;
-    let earlier = earlier::earlier(folder, &plan, &now)?;
+    let mut earlier = earlier::earlier(folder, &plan, &now)?;
+    earlier.warnings.extend(seen::warning(folder, suite)?);
     watch.earlier(&earlier);
-    let tasks = folder.tasks(&plan)?;
-    let mut follow = Follow::new(suite, folder, &plan, watch);
-    let ends = execute(&tasks, lanes, command, &mut follow, stop)?;
+    let (ends, looks) = looks::make(suite, folder, &plan, lanes, command, watch, stop)?;
     // Data may have been replaced while the suite went on.
     earlier::earlier(folder, &plan, &now)?;
-    let results = Results { earlier, ..Results::read(suite, folder, &plan, &ends) };
+    // Seeds that no look needed are no runs of this suite.
+    let plan = &plan[..ends.len()];
+    earlier.runs = plan.len();
+    let results = Results { earlier, ..Results::read(suite, folder, plan, &ends, looks) };
     let table = results.table(suite);
     folder::write_json(&folder.path().join(SuiteTable::FILE), &table)?;
     folder::write_json(&folder.path().join("results.json"), &results)?;
     hadal_files::write_whole(&folder.path().join("table.csv"), results.csv())?;
+    seen::remember(folder, &results)?;
     Ok(Some((results, table)))
 }

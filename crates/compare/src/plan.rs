@@ -1,6 +1,7 @@
 //! The plan of a suite: every run with its settings, before anything is started.
 
 use super::error::CompareError;
+use super::shape::Shape;
 use super::suite::{Budget, Suite, Variant};
 use hadal_model::ModelCost;
 use hadal_train::estimate::flops_per_token;
@@ -27,6 +28,9 @@ pub struct PlannedRun {
     pub flops_per_step: f64,
     /// Parameters of its model.
     pub parameters: u64,
+    /// The shape of its model, if the suite chooses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
     /// Everything that decides it.
     #[serde(skip)]
     pub config: RunConfig,
@@ -52,7 +56,7 @@ impl PlannedRun {
 /// Seconds of a step of each variant at each depth, by [`PlannedRun::cell`].
 pub type Pace = BTreeMap<String, f64>;
 
-fn cell(variant: &str, depth: Option<usize>) -> String {
+pub(super) fn cell(variant: &str, depth: Option<usize>) -> String {
     depth.map_or_else(|| variant.to_owned(), |depth| format!("{variant}-d{depth}"))
 }
 
@@ -141,9 +145,12 @@ impl Suite {
     }
 
     fn baseline_flops(&self) -> Result<f64, CompareError> {
+        Ok(self.run(self.baseline_variant(), None, self.seeds[0])?.flops())
+    }
+
+    pub(super) fn baseline_variant(&self) -> &Variant {
         let is_baseline = |variant: &&Variant| variant.name == self.baseline;
-        let baseline = self.variants.iter().find(is_baseline).expect("parsing has looked for it");
-        Ok(self.run(baseline, None, self.seeds[0])?.flops())
+        self.variants.iter().find(is_baseline).expect("parsing has looked for it")
     }
 
     fn run(
@@ -170,6 +177,7 @@ impl Suite {
             tokens_per_step,
             flops_per_step: flops_per_token * tokens_per_step as f64,
             parameters,
+            shape: self.shape(variant, depth)?,
             config,
         })
     }

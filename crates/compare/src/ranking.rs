@@ -50,6 +50,7 @@ impl Results {
                 paired: against.paired,
                 p: against.p_holm,
                 verdict: against.verdict,
+                power: against.power,
                 tokens: against.speed_up_tokens,
                 seconds: against.speed_up_seconds,
                 by_seed: against.by_seed.clone(),
@@ -60,10 +61,11 @@ impl Results {
             task: self.task.clone(),
             baseline: self.baseline.clone(),
             found: self.cells.iter().filter_map(found).collect(),
+            looks: self.looks.clone(),
         }
     }
 
-    /// The answer, then each comparison in a sentence.
+    /// The answer, then each comparison in a sentence, then what they are worth.
     pub(super) fn answer(&self) -> Vec<String> {
         let comparison = self.comparison();
         let done = self.runs.iter().filter(|run| run.counts()).count();
@@ -72,7 +74,8 @@ impl Results {
             false => format!("Only {} was run", self.baseline),
         };
         let headline = comparison.headline().unwrap_or_else(nothing);
-        std::iter::once(headline).chain(comparison.sentences()).collect()
+        let evidence = comparison.sentences().into_iter().chain(comparison.beside());
+        std::iter::once(headline).chain(evidence).collect()
     }
 }
 

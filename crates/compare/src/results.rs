@@ -4,13 +4,14 @@ use super::earlier::Earlier;
 use super::execute::End;
 use super::folder::SuiteFolder;
 use super::plan::PlannedRun;
+use super::shape::Shape;
 use super::suite::Suite;
 use hadal_report::comparison::at_depth;
 use hadal_report::page::Task;
 use hadal_report::run::{Run, StepPoint};
 use hadal_report::statistics::{
-    Better, Curve, Paired, SpeedUp, Summary, Verdict, equal_loss_speedup, holm, paired, summary,
-    verdict,
+    Curve, Paired, Power, Sequential, SpeedUp, Summary, Taken, Verdict, equal_loss_speedup, judge,
+    paired, summary,
 };
 use serde::Serialize;
 
@@ -39,6 +40,9 @@ pub struct Results {
     pub runs: Vec<RunResult>,
     /// What was there before.
     pub earlier: Earlier,
+    /// The looks at these results, if seeds are added until all is decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looks: Option<Taken>,
 }
 
 /// A variant at a depth, over all seeds.
@@ -52,6 +56,9 @@ pub struct Cell {
     pub depth: Option<usize>,
     /// Parameters of its model.
     pub parameters: u64,
+    /// The shape of its model, if the suite chose it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
     /// Optimiser steps of each run.
     pub steps: u64,
     /// Tokens of each run.
@@ -89,6 +96,14 @@ pub struct Against {
     pub p_holm: Option<f64>,
     /// In a word.
     pub verdict: Verdict,
+    /// What these pairs could have seen.
+    pub power: Option<Power>,
+    /// The looks, if they were planned; the interval and the corrected p-value then hold at all of them together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequential: Option<Sequential>,
+    /// The difference of each seed.
+    #[serde(skip)]
+    pub differences: Vec<(u64, f64)>,
     /// How many times fewer tokens lead to the baseline's last validation loss.
     pub speed_up_tokens: SpeedUp,
     /// How many times less training time does.
@@ -170,15 +185,26 @@ pub struct Point {
 }
 
 impl Results {
-    /// Reads the results of a plan's runs.
-    pub fn read(suite: &Suite, folder: &SuiteFolder, plan: &[PlannedRun], ends: &[End]) -> Self {
+    /// Reads the results of a plan's runs, after so many planned looks.
+    pub fn read(
+        suite: &Suite,
+        folder: &SuiteFolder,
+        plan: &[PlannedRun],
+        ends: &[End],
+        looks: usize,
+    ) -> Self {
         let runs =
             plan.iter().zip(ends).map(|(planned, end)| RunResult::read(folder, planned, end));
-        Self::of(suite, plan, runs.collect())
+        Self::of(suite, plan, runs.collect(), looks)
     }
 
     /// Compares runs, one for each of the plan.
-    pub(super) fn of(suite: &Suite, plan: &[PlannedRun], runs: Vec<RunResult>) -> Self {
+    pub(super) fn of(
+        suite: &Suite,
+        plan: &[PlannedRun],
+        runs: Vec<RunResult>,
+        looks: usize,
+    ) -> Self {
         let mut cells: Vec<Cell> = Vec::new();
         for depth in suite.each_depth() {
             for variant in &suite.variants {
@@ -195,26 +221,41 @@ impl Results {
         }
         let mut against: Vec<&mut Against> =
             cells.iter_mut().filter_map(|cell| cell.against.as_mut()).collect();
-        let p: Vec<Option<f64>> = against.iter().map(|against| against.paired.p_t).collect();
-        for (against, p) in against.iter_mut().zip(holm(&p)) {
-            against.p_holm = p;
-            against.verdict = verdict(&against.paired, p, Better::Lower);
+        let looks = suite.rule.clone().map(|rule| Taken { rule, taken: looks });
+        let all: Vec<_> =
+            against.iter().map(|against| (&against.paired, &against.differences[..])).collect();
+        let judged = judge(&all, looks.as_ref());
+        let comparisons = judged.iter().filter(|judged| judged.p.is_some()).count();
+        for (against, judged) in against.iter_mut().zip(judged) {
+            (against.p_holm, against.verdict, against.power) =
+                (judged.p, judged.verdict, judged.power);
+            against.sequential = judged.sequential;
+            against.paired.interval95 = judged.interval95;
         }
+        let is_run = |seed: &u64| plan.iter().any(|run| run.seed == *seed);
         Self {
             baseline: suite.baseline.clone(),
             metric: METRIC,
             task: plan.first().map_or_else(String::new, task),
-            seeds: suite.seeds.clone(),
-            comparisons: p.iter().flatten().count(),
+            seeds: suite.seeds.iter().copied().filter(is_run).collect(),
+            comparisons,
             cells,
             runs,
             earlier: Earlier::default(),
+            looks,
         }
     }
 
     /// Whether every run counts.
     pub fn is_complete(&self) -> bool {
         self.runs.iter().all(|run| run.state == RunState::Done)
+    }
+
+    /// Whether every run has come to an end of its own.
+    pub(super) fn is_whole(&self) -> bool {
+        let has_ended =
+            |run: &RunResult| matches!(run.state, RunState::Done | RunState::Diverged(_));
+        self.runs.iter().all(has_ended)
     }
 
     /// The runs of a variant at a depth, by seed.
@@ -239,6 +280,7 @@ impl Cell {
             policy: planned.config.residual.to_string(),
             depth: planned.depth,
             parameters: planned.parameters,
+            shape: planned.shape.clone(),
             steps: planned.steps,
             tokens: planned.tokens(),
             flops: planned.flops(),
@@ -270,6 +312,9 @@ impl Against {
             .filter(|(run, other)| run.counts() && other.counts())
             .collect();
         let (mine, baseline): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+        let differences = pairs.iter().filter_map(|(run, other)| {
+            Some((run.seed, run.validation_loss? - other.validation_loss?))
+        });
         let paired = paired(
             &all(&mine, |run| run.validation_loss),
             &all(&baseline, |run| run.validation_loss),
@@ -280,6 +325,9 @@ impl Against {
             paired,
             p_holm: None,
             verdict: Verdict::NothingToCompare,
+            power: None,
+            sequential: None,
+            differences: differences.collect(),
             speed_up_tokens: speed_up(&mine, &baseline, |point| point.tokens),
             speed_up_seconds: speed_up(&mine, &baseline, |point| point.seconds),
             by_seed: by_seed.collect(),

@@ -6,7 +6,10 @@
 //! precision of products.
 
 use super::error::CompareError;
+use super::looks::{self, LooksSection};
+use super::shape::{Match, Shaping, Widths};
 use hadal_files::read_text;
+use hadal_report::statistics::Rule;
 use hadal_residual::{PolicyConfig, ResidualConfig, kinds_that, nearest, plain_words};
 use hadal_train::{ConfigLayers, RunConfig};
 use serde::Deserialize;
@@ -32,6 +35,10 @@ pub struct Suite {
     pub budget: Budget,
     /// What is compared.
     pub variants: Vec<Variant>,
+    /// When seeds are looked at, if they are added until all is decided; `seeds` are then all that may be run.
+    pub rule: Option<Rule>,
+    /// What is chosen of the models' shapes.
+    pub(super) shaping: Shaping,
 }
 
 /// What every run may spend.
@@ -59,7 +66,19 @@ pub struct Variant {
 }
 
 /// Keys of a suite that no run has.
-const HEAD: [&str; 7] = ["baseline", "seeds", "depths", "threads", "iso_flop", "budget", "preset"];
+const HEAD: [&str; 11] = [
+    "baseline",
+    "seeds",
+    "depths",
+    "threads",
+    "iso_flop",
+    "budget",
+    "preset",
+    "match",
+    "shape",
+    "parameters",
+    "looks",
+];
 
 #[derive(Deserialize)]
 struct Head {
@@ -75,6 +94,11 @@ struct Head {
     #[serde(default)]
     budget: BudgetSection,
     preset: Option<String>,
+    #[serde(rename = "match")]
+    matched: Option<Match>,
+    shape: Option<Widths>,
+    parameters: Option<f64>,
+    looks: Option<LooksSection>,
 }
 
 #[derive(Default, Deserialize)]
@@ -150,7 +174,12 @@ impl Suite {
                 head.insert(key.into(), value);
             }
         }
-        let head: Head = head.try_into().map_err(malformed)?;
+        let until_decided = looks::until_decided(&mut head, origin)?;
+        let mut head: Head = head.try_into().map_err(malformed)?;
+        let rule = looks::rule(until_decided, head.looks.take(), origin)?;
+        if let Some(rule) = &rule {
+            head.seeds = rule.seeds().into_iter().map(|seed| seed as i64).collect();
+        }
         let refuse = |field: &str, problem: String| refused(origin, field, problem);
         for (key, instead) in [("residual", "[[variant]]"), ("seed", "seeds = [0, 1, 2]")] {
             if table.contains_key(key) {
@@ -205,9 +234,13 @@ impl Suite {
             let problem = format!("is {}; write 1 to {MOST_THREADS}", head.threads);
             return Err(refuse("threads", problem));
         }
+        let shaping =
+            Shaping::of((head.matched, head.shape, head.parameters), &head.depths, origin)?;
         Ok(Self {
             origin: origin.into(),
             settings,
+            rule,
+            shaping,
             baseline,
             seeds: head.seeds.iter().map(|&seed| seed as u64).collect(),
             depths: head.depths,
@@ -224,6 +257,7 @@ impl Suite {
             let problem = "is the suite's; change its file".into();
             return Err(refused(setting, key, problem));
         }
+        self.shaping.forget();
         self.settings = self
             .settings
             .with_setting(setting)
@@ -236,8 +270,8 @@ impl Suite {
         &self.origin
     }
 
-    /// The settings of one run, with the steps of `[train]`.
-    pub(super) fn config(
+    /// The settings of one run, with the steps of `[train]` and the shape of `[model]`.
+    pub(super) fn unshaped(
         &self,
         variant: &Variant,
         depth: Option<usize>,
@@ -256,7 +290,7 @@ impl Suite {
     }
 }
 
-fn refused(origin: &str, field: &str, problem: String) -> CompareError {
+pub(super) fn refused(origin: &str, field: &str, problem: String) -> CompareError {
     CompareError::Refused { origin: origin.into(), field: field.into(), problem }
 }
 

@@ -2,6 +2,7 @@
 
 use super::figures::figures;
 use super::results::{Against, Cell, METRIC, Results, RunState};
+use super::shape_table::{SHAPE_CSV, chosen, shape_columns, shape_csv};
 use super::suite::Suite;
 use hadal_report::figure::table::cell as csv_cell;
 use hadal_report::palette::kind;
@@ -12,7 +13,7 @@ use hadal_report::suite::SuiteTable;
 const FEW_SEEDS: usize = 4;
 
 /// A name, and a cell's text.
-type Column = (&'static str, fn(&Cell) -> String);
+pub(super) type Column = (&'static str, fn(&Cell) -> String);
 
 impl Results {
     /// The table, the verdict in words, and the figures.
@@ -21,7 +22,7 @@ impl Results {
         SuiteTable {
             baseline: self.baseline.clone(),
             metric: self.metric.into(),
-            verdict: self.sentences(),
+            verdict: self.sentences(suite),
             rows: self
                 .cells
                 .iter()
@@ -30,6 +31,7 @@ impl Results {
             kinds: self.cells.iter().map(|cell| kind(&cell.policy).to_owned()).collect(),
             columns: columns.into_iter().map(|(name, _)| name.into()).collect(),
             figures: figures(self, suite),
+            looks: self.looks.clone(),
         }
     }
 
@@ -62,6 +64,9 @@ impl Results {
             }));
         }
         columns.push(("parameters", |cell| cell.parameters.to_string()));
+        if self.cells.iter().any(|cell| cell.shape.is_some()) {
+            columns.extend(shape_columns());
+        }
         columns.push(("steps", |cell| cell.steps.to_string()));
         columns.push(("tokens", |cell| cell.tokens.to_string()));
         columns.push(("FLOPs planned", |cell| format!("{:.3e}", cell.flops)));
@@ -81,8 +86,9 @@ impl Results {
         columns
     }
 
-    fn sentences(&self) -> Vec<String> {
+    fn sentences(&self, suite: &Suite) -> Vec<String> {
         let mut sentences = self.answer();
+        sentences.extend(chosen(&self.cells, suite));
         for run in &self.runs {
             match &run.state {
                 RunState::Done => {}
@@ -121,10 +127,14 @@ impl Results {
              validation_loss,validation_loss_sd,accuracy,accuracy_sd,difference,interval95_low,\
              interval95_high,p_t,bootstrap_low,bootstrap_high,p_bootstrap,p_holm,verdict,\
              tokens_per_second,peak_rss_mb,speed_up_tokens,speed_up_seconds,tokens,tokens_spent,\
-             flops_spent,skip_rate\n",
+             flops_spent,skip_rate",
         );
+        let shaped = self.cells.iter().any(|cell| cell.shape.is_some());
+        text += if shaped { SHAPE_CSV } else { "" };
+        text.push('\n');
         for cell in &self.cells {
             text += &csv_row(cell).join(",");
+            text += &cell.shape.as_ref().map(shape_csv).unwrap_or_default();
             text.push('\n');
         }
         text
@@ -186,7 +196,7 @@ fn csv_row(cell: &Cell) -> Vec<String> {
 
 const DASH: &str = "–";
 
-fn or_dash(text: Option<String>) -> String {
+pub(super) fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| DASH.into())
 }
 

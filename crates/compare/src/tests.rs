@@ -1,7 +1,9 @@
 //! Suites for all of these tests, and those that are refused.
 
 mod findings;
+mod looks;
 mod plan;
+mod shape;
 mod start;
 
 use super::*;
@@ -19,7 +21,7 @@ task = \"khop\"
 length = 24
 ";
 
-const TWO: &str = "
+pub(super) const TWO: &str = "
 [[variant]]
 residual = \"prenorm\"
 [[variant]]
@@ -32,7 +34,7 @@ const FOUR: &str = "[[variant]]\nname = \"same\"\nresidual = \"prenorm\"\n\
     [[variant]]\nresidual = \"prenorm\"\n[[variant]]\nname = \"low\"\nresidual = \"nag\"\n\
     [[variant]]\nname = \"high\"\nresidual = \"lns\"\n";
 
-fn suite(head: &str, variants: &str) -> Suite {
+pub(super) fn suite(head: &str, variants: &str) -> Suite {
     Suite::parse(&format!("{head}\n{BODY}\n{variants}"), "test.toml").unwrap()
 }
 

@@ -3,6 +3,7 @@
 use crate::figure::Figure;
 use crate::palette::{self, Look};
 use crate::run::{RunError, json};
+use crate::statistics::Taken;
 use hadal_files::{Action, file_error};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -28,6 +29,9 @@ pub struct SuiteTable {
     /// Charts of the whole suite.
     #[serde(default)]
     pub figures: Vec<Figure>,
+    /// The looks at its results, if they were planned and more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looks: Option<Taken>,
 }
 
 impl SuiteTable {

@@ -8,6 +8,12 @@ pub(crate) fn numeral(number: u64) -> String {
     word.map_or_else(|| number.to_string(), |word| (*word).to_owned())
 }
 
+/// With a capital at its beginning.
+pub(crate) fn capital(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// `1 seed`, `6 seeds`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })

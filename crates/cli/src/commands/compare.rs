@@ -160,9 +160,11 @@ fn opening(suite: &Suite, lanes: Lanes, out: &Path) -> String {
             format!(" at {} blocks", depths.join(", "))
         }
     };
-    let seeds = match suite.seeds.len() {
-        1 => "1 seed".to_owned(),
-        seeds => format!("{seeds} seeds"),
+    let first = suite.rule.as_ref().and_then(|rule| rule.looks.first());
+    let seeds = match (first, suite.seeds.len()) {
+        (Some(first), most) => format!("{first} to {most} seeds (until all is decided)"),
+        (None, 1) => "1 seed".to_owned(),
+        (None, seeds) => format!("{seeds} seeds"),
     };
     format!(
         "comparing {}{depths}, {seeds} each, {} at a time, in {}",

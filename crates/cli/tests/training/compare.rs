@@ -1,6 +1,8 @@
 //! `hadal compare`: suites of models so small that a run takes a second.
 
 mod earlier;
+mod shapes;
+mod until;
 
 use crate::support::*;
 use serde_json::Value;
@@ -50,12 +52,12 @@ pub(crate) fn compare(suite: &Path, out: &Path) -> Command {
     command
 }
 
-fn json(path: &Path) -> Value {
+pub(crate) fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// All findings except times and memory, and what was done before.
-fn findings(out: &Path) -> Value {
+pub(crate) fn findings(out: &Path) -> Value {
     let mut results = timeless(json(&out.join("results.json")));
     for run in results["runs"].as_array_mut().unwrap() {
         for key in ["tokens_per_second", "seconds", "peak_rss_mb"] {
@@ -80,7 +82,7 @@ fn timeless(mut results: Value) -> Value {
 }
 
 /// The table as people read it, likewise, with its figures.
-fn table(out: &Path) -> Value {
+pub(crate) fn table(out: &Path) -> Value {
     let mut table = json(&out.join("table.json"));
     let columns = table["columns"].as_array().unwrap().clone();
     for row in table["rows"].as_array_mut().unwrap() {

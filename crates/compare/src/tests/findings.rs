@@ -4,7 +4,7 @@ use super::*;
 use hadal_report::figure::Marks;
 use hadal_report::statistics::{SpeedUp, Verdict};
 
-fn made(planned: &PlannedRun, loss: f64) -> RunResult {
+pub(super) fn made(planned: &PlannedRun, loss: f64) -> RunResult {
     let point = |part: f64, loss| Point {
         tokens: 1e3 * part,
         seconds: 2.0 * part,
@@ -36,7 +36,7 @@ fn made(planned: &PlannedRun, loss: f64) -> RunResult {
 fn results(suite: &Suite, loss: impl Fn(&PlannedRun) -> f64) -> Results {
     let plan = suite.plan(&Pace::new()).unwrap();
     let runs = plan.iter().map(|run| made(run, loss(run))).collect();
-    Results::of(suite, &plan, runs)
+    Results::of(suite, &plan, runs, 0)
 }
 
 const FIVE: &str = "seeds = [0, 1, 2, 3, 4]";
@@ -86,7 +86,7 @@ fn a_run_that_diverged_is_told_of_and_its_seed_is_left_out() {
         plan.iter().map(|run| made(run, 1.0 + run.seed as f64)).collect();
     let lost = runs.iter_mut().find(|run| run.name == "wide-s3").unwrap();
     lost.state = RunState::Diverged("step 3: the loss is NaN; lower the rate".into());
-    let results = Results::of(&suite, &plan, runs);
+    let results = Results::of(&suite, &plan, runs, 0);
     let cell = &results.cells[1];
     assert_eq!((cell.done, cell.against.as_ref().unwrap().paired.n), ((4, 5), 4));
     assert_eq!(cell.validation_loss.n, 4);
@@ -109,7 +109,7 @@ fn one_seed_or_none_decides_nothing() {
     let plan = one.plan(&Pace::new()).unwrap();
     let mut runs: Vec<RunResult> = plan.iter().map(|run| made(run, 1.0)).collect();
     runs[0].state = RunState::Failed("no room".into());
-    let table = Results::of(&one, &plan, runs).table(&one);
+    let table = Results::of(&one, &plan, runs, 0).table(&one);
     assert_eq!(table.verdict[0], "No comparison: 1 of 2 runs are done and whole");
     assert!(table.verdict.contains(&"prenorm-s2 failed: no room.".into()));
 }

@@ -1,10 +1,11 @@
 //! Policies against their baseline: what is said of them, and the picture of their differences. Reports, pages and
 //! terminals use the same words and the same picture.
 
+mod beside;
 pub mod forest;
 mod said;
 
-use crate::statistics::{Paired, SpeedUp, Verdict};
+use crate::statistics::{Paired, Power, SpeedUp, Taken, Verdict};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +18,8 @@ pub struct Comparison {
     pub baseline: String,
     /// All others, in any order.
     pub found: Vec<Found>,
+    /// The looks, if seeds were added by a plan.
+    pub looks: Option<Taken>,
 }
 
 /// A policy against the baseline of its depth, seed by seed.
@@ -34,6 +37,8 @@ pub struct Found {
     pub p: Option<f64>,
     /// In a word.
     pub verdict: Verdict,
+    /// What these pairs could have seen.
+    pub power: Option<Power>,
     /// How many times fewer tokens lead to the baseline's last loss.
     pub tokens: SpeedUp,
     /// How many times less time does.

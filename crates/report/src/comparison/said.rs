@@ -29,7 +29,9 @@ impl Comparison {
         let (better, mut worse) = (with(Verdict::Better), with(Verdict::Worse));
         // The worst is named first.
         worse.reverse();
-        let (level, single) = (with(Verdict::NotDistinguishable), with(Verdict::OneSeed));
+        let level =
+            all.iter().copied().filter(|found| found.verdict.is_level()).collect::<Vec<_>>();
+        let single = with(Verdict::OneSeed);
         let mut parts = Vec::new();
         match &better[..] {
             [] if !worse.is_empty() || !level.is_empty() => {
@@ -154,6 +156,7 @@ impl Comparison {
         let words = match found.verdict {
             Verdict::Better => format!("{name} is better than {base}"),
             Verdict::Worse => format!("{name} is worse than {base}"),
+            Verdict::Undecided => format!("{name} is undecided against {base}"),
             _ => format!("{name}: no difference from {base} seen"),
         };
         let corrected = match self.found.iter().filter(|found| found.p.is_some()).count() {
@@ -165,6 +168,14 @@ impl Comparison {
             count(paired.n, "seed"),
             p_value(p)
         );
+        // What was not seen may be there.
+        if let (true, Some(power)) = (found.verdict.is_level(), found.power) {
+            said += &format!(
+                " A difference of {:.4} nats would have been seen with a chance of {:.0} %, by this spread.",
+                power.difference,
+                100.0 * power.power
+            );
+        }
         // A ratio of means that differ by luck alone says nothing.
         if let (Verdict::Better, SpeedUp::Times(times)) = (found.verdict, found.tokens) {
             said += &format!(" It gets as low as {base} ends with {times:.2}x fewer tokens");
@@ -222,6 +233,7 @@ mod tests {
             baseline: "prenorm".into(),
             p: paired.p_t,
             verdict: verdict(&paired, paired.p_t, Better::Lower),
+            power: None,
             paired,
             tokens: SpeedUp::NoCurve,
             seconds: SpeedUp::NoCurve,
@@ -235,6 +247,7 @@ mod tests {
             task: "three-hop lookup".into(),
             baseline: "prenorm".into(),
             found,
+            looks: None,
         }
     }
 
@@ -277,6 +290,22 @@ mod tests {
             "nag at 6 blocks is better than prenorm on three-hop lookup: 0.2000 nats less held-out loss; \
              nag at 4 blocks is better than prenorm, too"
         );
+    }
+
+    #[test]
+    fn what_was_not_seen_comes_with_what_could_have_been_seen() {
+        let mut same = found("same", &[-0.5, 0.5, 0.01]);
+        same.power = crate::statistics::Power::of(&same.paired, 0.05);
+        let told = " nats would have been seen with a chance of 80 %, by this spread.";
+        let mut all = of(vec![same]);
+        assert!(all.sentences()[0].ends_with(told), "{:?}", all.sentences());
+        all.found[0].verdict = Verdict::Undecided;
+        let said = &all.sentences()[0];
+        assert!(said.starts_with("same is undecided against prenorm: 0.0033"), "{said}");
+        assert!(said.ends_with(told));
+        assert!(all.headline().unwrap().starts_with("No difference seen between same and prenorm"));
+        all.found[0].verdict = Verdict::Worse;
+        assert!(!all.sentences()[0].contains("would have been seen"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Terms of a report, for readers who do not know the papers.
 
 /// A word and what it means.
-pub(super) const GLOSSARY: [(&str, &str); 16] = [
+pub(super) const GLOSSARY: [(&str, &str); 18] = [
     (
         "residual stream",
         "What flows from layer to layer: every layer reads from it and writes something back. How it reads and writes is the policy that is compared here.",
@@ -34,6 +34,14 @@ pub(super) const GLOSSARY: [(&str, &str); 16] = [
     (
         "no difference seen",
         "Also called not distinguishable. The seeds differ about as much as the policies do. It does not mean that they are equal: more seeds may tell.",
+    ),
+    (
+        "would have been seen",
+        "A smaller difference may be there: so many seeds, differing as these do, would show this one in four of five repetitions (80 % power).",
+    ),
+    (
+        "look, undecided",
+        "A suite may add seeds until its comparisons are decided. It looks at them at times that were planned before, each time at a stricter level than for a single look, since many looks find something by luck. Undecided means that no look has told them apart; it does not mean that they are equal.",
     ),
     (
         "faster, fewer tokens, less time",

@@ -25,6 +25,7 @@ pub use task::Task;
 
 use crate::figure::Figure;
 use crate::figure::plotly::Shared;
+use crate::words::capital;
 use comparable::apart;
 use export::Found;
 use html::Html;
@@ -205,11 +206,6 @@ fn contents(html: &mut Html, part: &Part) {
         html.markup("</a>");
     }
     html.markup("<a href=\"#settings\">Settings</a><a href=\"#glossary\">Glossary</a></nav>");
-}
-
-fn capital(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub(super) struct Part {
     pub(super) line: String,
     /// The evidence.
     sentences: Vec<String>,
+    /// How often it was looked at, and what could have been seen.
+    beside: Vec<String>,
     /// What readers must know before they believe it.
     pub(super) notes: Vec<String>,
     /// Charts.
@@ -68,10 +70,15 @@ impl Part {
             order.iter().position(|name| **name == group.policy).unwrap_or(order.len())
         });
         let looks = looks(&groups);
-        let findings = Findings::of(&groups, suite.as_ref().map(|suite| suite.baseline.as_str()));
+        let baseline = suite.as_ref().map(|suite| suite.baseline.as_str());
+        // Anybody may have written the table.
+        let planned = suite.as_ref().and_then(|suite| suite.looks.as_ref());
+        let planned = planned.filter(|planned| planned.rule.check().is_ok());
+        let findings = Findings::of(&groups, baseline, planned);
         let task = task::task(groups[0].first());
         let said = Said { groups: &groups, findings: &findings, task: &task };
         let (headline, sentences) = (said.headline(), said.sentences());
+        let beside = said.beside();
         let mut notes: Vec<String> = said.left_out().into_iter().chain(notes).collect();
         // A suite varies what it says it varies.
         if suite.is_none() {
@@ -91,6 +98,7 @@ impl Part {
             headline,
             line,
             sentences,
+            beside,
             notes,
             sections,
             files,
@@ -139,6 +147,9 @@ impl Part {
             html.text(first).markup("</p>");
             folded(html, "The other comparisons in words", rest);
         }
+        for said in &self.beside {
+            html.markup("<p class=\"soft\">").text(said).markup("</p>");
+        }
         if !self.notes.is_empty() {
             html.markup("<ul class=\"notes\">");
             for note in &self.notes {
@@ -149,7 +160,9 @@ impl Part {
         columns::write(html, &self.groups, &self.looks, &self.findings, self.suite.as_ref());
         // It says the same with the same words, as long as the runs are the same.
         let said = self.suite.iter().flat_map(|suite| &suite.verdict);
-        let is_new = |said: &&String| **said != self.headline && !self.sentences.contains(said);
+        let is_new = |said: &&String| {
+            **said != self.headline && !self.sentences.contains(said) && !self.beside.contains(said)
+        };
         let said: Vec<String> = said.filter(is_new).cloned().collect();
         folded(html, "What hadal compare said besides", &said);
         html.markup("</section>\n");

@@ -28,6 +28,11 @@ impl Said<'_> {
         self.findings.comparison(self.groups, self.task).sentences()
     }
 
+    /// What these comparisons are worth.
+    pub(super) fn beside(&self) -> Vec<String> {
+        self.findings.comparison(self.groups, self.task).beside()
+    }
+
     /// Nothing is compared, and why.
     fn not_yet(&self) -> String {
         let runs = || self.groups.iter().flat_map(|group| &group.runs);

@@ -8,8 +8,8 @@ use super::task::Task;
 use crate::comparison::{Comparison, Found};
 use crate::run::Run;
 use crate::statistics::{
-    Better, Curve, Paired, SpeedUp, Summary, Verdict, equal_loss_speedup, holm, paired, summary,
-    verdict,
+    Curve, Paired, Power, SpeedUp, Summary, Taken, Verdict, equal_loss_speedup, judge, paired,
+    summary,
 };
 
 /// What was compared, the best first.
@@ -20,6 +20,8 @@ pub(super) struct Findings {
     pub(super) baseline: usize,
     /// One for each group.
     pub(super) rows: Vec<Row>,
+    /// The looks, if a suite planned several.
+    looks: Option<Taken>,
 }
 
 /// A group beside its baseline.
@@ -39,9 +41,12 @@ pub(super) struct Against {
     /// The baseline's place among the groups.
     pub(super) baseline: usize,
     pub(super) paired: Paired,
+    /// The differences of each seed.
+    differences: Vec<(u64, f64)>,
     /// Corrected for all comparisons.
     pub(super) p: Option<f64>,
     pub(super) verdict: Verdict,
+    power: Option<Power>,
     /// How many times fewer tokens lead to the baseline's last loss, and how many times less time.
     pub(super) tokens: SpeedUp,
     pub(super) seconds: SpeedUp,
@@ -61,8 +66,8 @@ impl Row {
 }
 
 impl Findings {
-    /// Compares groups; `baseline` is the label of a suite's.
-    pub(super) fn of(groups: &[Group], baseline: Option<&str>) -> Self {
+    /// Compares groups; `baseline` is the label of a suite's, and `looks` are those that it planned.
+    pub(super) fn of(groups: &[Group], baseline: Option<&str>, looks: Option<&Taken>) -> Self {
         let evaluated =
             groups.iter().all(|group| group.runs.iter().any(|run| held_out_loss(run).is_some()));
         let (metric, get): (_, fn(&Run) -> Option<f64>) = match evaluated {
@@ -79,12 +84,14 @@ impl Findings {
                     .map(|base| Against::of(&groups[i], base, &groups[base], get)),
             })
             .collect();
-        let p: Vec<Option<f64>> = rows.iter().map(|row| row.against.as_ref()?.paired.p_t).collect();
-        for (row, p) in rows.iter_mut().zip(holm(&p)) {
-            if let Some(against) = &mut row.against {
-                against.p = p;
-                against.verdict = verdict(&against.paired, p, Better::Lower);
-            }
+        let mut against: Vec<&mut Against> =
+            rows.iter_mut().filter_map(|row| row.against.as_mut()).collect();
+        let all: Vec<_> =
+            against.iter().map(|against| (&against.paired, &against.differences[..])).collect();
+        let judged = judge(&all, looks);
+        for (against, judged) in against.iter_mut().zip(judged) {
+            (against.p, against.verdict, against.power) = (judged.p, judged.verdict, judged.power);
+            against.paired.interval95 = judged.interval95;
         }
         // Depth by depth. What cannot be compared comes last. Of those that end level the baseline is first: none has
         // beaten it.
@@ -95,7 +102,7 @@ impl Findings {
             let means = a.summary.mean.total_cmp(&b.summary.mean);
             a.depth.cmp(&b.depth).then(a_last.cmp(&b_last)).then(means).then(a_other.cmp(&b_other))
         });
-        Self { metric, baseline, rows }
+        Self { metric, baseline, rows, looks: looks.cloned() }
     }
 
     /// Whether it is the best of those at its depth that are better than their baseline.
@@ -117,6 +124,7 @@ impl Findings {
                 paired: against.paired,
                 p: against.p,
                 verdict: against.verdict,
+                power: against.power,
                 tokens: against.tokens,
                 seconds: against.seconds,
                 by_seed: against.by_seed.clone(),
@@ -127,6 +135,7 @@ impl Findings {
             task: task.name.clone(),
             baseline: groups[self.baseline].policy.clone(),
             found: self.rows.iter().filter_map(found).collect(),
+            looks: self.looks.clone(),
         }
     }
 }
@@ -154,9 +163,13 @@ impl Against {
             let base = Curve { x: &base_x, loss: &base_loss };
             equal_loss_speedup(base, Curve { x: &x, loss: &loss }, 1)
         };
+        let seeds = pairs.iter().filter_map(|(run, _)| u64::try_from(run.seed()).ok());
+        let by_seed = mine.iter().zip(&theirs).map(|(mine, theirs)| mine - theirs);
         Self {
             baseline,
             paired: paired(&mine, &theirs, 0),
+            differences: seeds.zip(by_seed).collect(),
+            power: None,
             p: None,
             verdict: Verdict::NothingToCompare,
             tokens: speed_up(&pairs, "tokens"),
@@ -182,9 +195,11 @@ fn opponent(groups: &[Group], baseline: usize, i: usize) -> Option<usize> {
     };
     let of_depth = |group: &Group| depth(group) == depth(&groups[i]);
     let is_like = |group: &Group| kind(group) == kind(&groups[baseline]) && of_depth(group);
+    // Variants of one policy may differ in more than their stream, but not in their name.
+    let is_named = |group: &Group| group.policy == groups[baseline].policy && of_depth(group);
     let mine = match of_depth(&groups[baseline]) {
         true => Some(baseline),
-        false => groups.iter().position(is_like),
+        false => groups.iter().position(is_named).or_else(|| groups.iter().position(is_like)),
     };
     let base = mine.unwrap_or(baseline);
     (base != i && i != baseline).then_some(base)

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod boundary;
+mod judge;
 mod median;
 mod normal;
 mod power;
@@ -14,6 +15,7 @@ mod tests;
 
 pub use bootstrap::RESAMPLES;
 pub use boundary::Spending;
+pub use judge::{Judged, Taken, judge};
 pub use median::{best, median, median_ratio};
 pub use power::{POWER, Power, power};
 pub use sequential::{Look, Looks, Rule, Sequential};

@@ -9,7 +9,7 @@
 //! rises, so what is decided stays so.
 
 use super::boundary::{Boundary, Spending};
-use super::{Better, Paired, Verdict, judged, student};
+use super::{Better, LEVEL, Paired, Verdict, judged, student};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,7 +29,28 @@ pub struct Rule {
     pub spending: Spending,
 }
 
+/// With more seeds their levels would take long to compute, and nobody trains as many.
+const MOST: usize = 100;
+
 impl Rule {
+    /// Refuses looks that decide nothing, with the key of a suite and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let first = self.looks.first().copied().unwrap_or(0);
+        if first < 2 {
+            return Err(("first", format!("is {first}; a test needs two seeds or more")));
+        }
+        if self.looks.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(("every", "must lead from one look to a later one".into()));
+        }
+        if self.most() > MOST {
+            return Err(("most", format!("is {}; write {MOST} or less", self.most())));
+        }
+        if !(self.alpha >= 1e-6 && self.alpha <= 0.5) {
+            return Err(("alpha", format!("is {}; write 0.05, or 0.000001 to 0.5", self.alpha)));
+        }
+        Ok(())
+    }
+
     /// The most seeds that are run.
     pub fn most(&self) -> usize {
         self.looks.last().copied().unwrap_or(0)
@@ -63,8 +84,8 @@ pub struct Sequential {
     pub looks: Vec<Look>,
     /// The sequential p-value; `None` before the first look.
     pub p: Option<f64>,
-    /// The level of the last look (or the first, if there was none) for an error of alpha in this comparison alone: that
-    /// of its interval.
+    /// The level of the last look (or the first, if there was none) for an error of 5 % in this comparison alone: that of
+    /// its interval, whatever the rule's error is.
     #[serde(skip)]
     pub interval_level: Option<f64>,
 }
@@ -102,7 +123,7 @@ impl<'a> Looks<'a> {
         }
         let [_, ..] = &looks[..] else {
             let planned = &self.rule.looks[..self.rule.looks.len().min(1)];
-            let first = self.boundary(planned).map(|planned| planned.level(0, self.rule.alpha));
+            let first = self.boundary(planned).map(|planned| planned.level(0, LEVEL));
             return Sequential { interval_level: first, ..Sequential::default() };
         };
         let pairs: Vec<usize> = looks.iter().map(|(_, seen)| seen.len()).collect();
@@ -124,7 +145,7 @@ impl<'a> Looks<'a> {
                 }
             })
             .collect();
-        let level = boundary.level(looks.len() - 1, self.rule.alpha);
+        let level = boundary.level(looks.len() - 1, LEVEL);
         Sequential { looks, p: Some(p), interval_level: Some(level) }
     }
 
@@ -164,7 +185,7 @@ impl Sequential {
         }
     }
 
-    /// The interval of the mean that holds at all looks together: repeated confidence intervals (Jennison and Turnbull,
+    /// The 95 % interval of the mean that holds at all looks together: repeated confidence intervals (Jennison and Turnbull,
     /// J. R. Stat. Soc. B 51, 1989).
     pub fn interval(&self, paired: &Paired) -> Option<(f64, f64)> {
         let (sd, level) = (paired.sd?, self.interval_level?);

@@ -25,15 +25,30 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
     }
     let screen = Screen::stdout();
     let colours = screen.policies(plan.iter().map(|run| run.variant.as_str()));
-    let mut table = Table::new(&["run", ">parameters", ">steps", ">tokens", ">FLOPs"]);
+    let mut head = vec!["run", ">parameters", ">steps", ">tokens", ">FLOPs"];
+    let is_shaped = plan.iter().any(|run| run.shape.is_some());
+    if is_shaped {
+        head.extend([">blocks", ">d_model", ">d_ff", ">d/L", ">off, %"]);
+    }
+    let mut table = Table::new(&head);
     for (run, colour) in plan.iter().zip(colours) {
-        table.row([
+        let mut row = vec![
             run.name.clone(),
             grouped(run.parameters.into()),
             grouped(run.steps.into()),
             scaled(run.tokens() as f64),
             scaled(run.flops()),
-        ]);
+        ];
+        row.extend(run.shape.iter().flat_map(|shape| {
+            [
+                shape.n_layers.to_string(),
+                shape.d_model.to_string(),
+                shape.d_ff.to_string(),
+                format!("{:.1}", shape.aspect()),
+                format!("{:+.2}", 100.0 * shape.off),
+            ]
+        }));
+        table.row(row);
         table.paint(0, colour);
     }
     let mut out = stdout();
@@ -53,6 +68,16 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
         bytes(estimate.memory),
     );
     writeln!(out, "{}", screen.wrapped(&text, 0))?;
+    if let Some(rule) = &suite.rule {
+        let looks: Vec<String> = rule.looks.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "Seeds are added until every comparison is decided: looks after {} seeds. These are all runs that there may \
+             be; the first look takes {} of them.",
+            looks.join(", "),
+            plan.len() / rule.most().max(1) * rule.looks.first().copied().unwrap_or(0)
+        );
+        writeln!(out, "{}", screen.wrapped(&text, 0))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

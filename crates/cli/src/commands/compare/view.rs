@@ -81,6 +81,18 @@ impl Watch for View {
         line(&self.bar, &text);
     }
 
+    fn looked(&mut self, seeds: usize, open: usize, next: Option<usize>) {
+        let comparisons = if open == 1 { "comparison is" } else { "comparisons are" };
+        let then = match (open, next) {
+            (0, _) => "the suite ends".to_owned(),
+            (_, Some(next)) => {
+                format!("{open} {comparisons} undecided, the next look is after {next}")
+            }
+            (_, None) => format!("{open} {comparisons} undecided with the most seeds"),
+        };
+        line(&self.bar, &format!("look after {seeds} seeds: {then}"));
+    }
+
     fn so_far(&mut self, results: &Results) {
         if self.watched {
             self.table = so_far(results, &Screen::stderr());

@@ -242,3 +242,39 @@ fn a_suite_that_goes_through_depths_is_compared_within_each() {
     let labels = ["\"label\":\"10 blocks\"", "\"label\":\"2 blocks\""];
     assert!(labels.map(|label| chart.find(label).unwrap()).is_sorted());
 }
+
+/// The level of a suite's looks is not that of a single test.
+#[test]
+fn a_suite_is_judged_at_the_looks_that_it_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let differences = [0.10, 0.02, 0.09, 0.06];
+    for (seed, own) in (0..).zip(differences) {
+        let runs = folder.path().join("runs");
+        run(&runs, &format!("prenorm-s{seed}"), "prenorm", seed, 1.0 + 0.1 * f64::from(seed));
+        run(&runs, &format!("mgr-s{seed}"), "mgr", seed, 1.0 + 0.1 * f64::from(seed) + own);
+    }
+    let told = |looks: serde_json::Value| {
+        let table = SuiteTable { baseline: "prenorm".into(), ..SuiteTable::default() };
+        let mut table = serde_json::to_value(&table).unwrap();
+        table["looks"] = looks;
+        fs::write(folder.path().join(SuiteTable::FILE), table.to_string()).unwrap();
+        report(&[folder.path().to_owned()])
+    };
+    let at_once = "Nothing here is better than prenorm; mgr is worse";
+    let (html, written) = told(serde_json::Value::Null);
+    assert_eq!(written.headline, at_once);
+    assert!(html.contains("With 4 seeds a difference of 0.") && !html.contains("looks was"));
+    let looks = |looks: &[usize]| {
+        let rule =
+            serde_json::json!({"first": 0, "looks": looks, "alpha": 0.05, "spending": "pocock"});
+        serde_json::json!({"rule": rule, "taken": 1})
+    };
+    let (html, written) = told(looks(&[4, 8, 12]));
+    assert_eq!(written.headline, "No difference seen between mgr and prenorm");
+    assert!(html.contains("One of 3 looks was taken, at a level of 0.0"));
+    assert!(html.contains(">undecided<"));
+    // Whoever wrote a table cannot make a page compute for ever.
+    for hostile in [&[4, usize::MAX][..], &[], &[0, 5], &[9, 9]] {
+        assert_eq!(told(looks(hostile)).1.headline, at_once, "{hostile:?}");
+    }
+}

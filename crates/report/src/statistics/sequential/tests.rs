@@ -127,6 +127,23 @@ fn a_sequential_p_value_is_the_error_at_which_a_look_succeeds_and_never_rises() 
 }
 
 #[test]
+fn looks_that_decide_nothing_are_refused() {
+    let wrong = |looks: &[usize], alpha| {
+        let rule = Rule { alpha, ..rule(looks, Spending::Pocock) };
+        rule.check().err().map(|(key, _)| key)
+    };
+    assert_eq!(wrong(&[2, 3, 100], 0.05), None);
+    for looks in [&[][..], &[1, 4], &[0]] {
+        assert_eq!(wrong(looks, 0.05), Some("first"));
+    }
+    assert_eq!(wrong(&[4, 4], 0.05), Some("every"));
+    assert_eq!(wrong(&[4, 101], 0.05), Some("most"));
+    for alpha in [0.0, -1.0, 0.6, f64::NAN, f64::INFINITY, 1e-9] {
+        assert_eq!(wrong(&[4, 8], alpha), Some("alpha"));
+    }
+}
+
+#[test]
 fn seeds_behind_the_last_look_and_lost_pairs_do_not_count() {
     let rule = Rule { first: 100, ..rule(&[3, 6], Spending::Pocock) };
     assert_eq!(rule.seeds(), [100, 101, 102, 103, 104, 105]);
