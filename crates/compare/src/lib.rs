@@ -4,6 +4,8 @@
 //! ([`compare()`]), and all results are computed from the files that they leave ([`Results`]). So a suite can be killed
 //! at any moment: running it again makes the missing runs and gives the same table.
 //!
+//! With `[tune]` in the suite every variant finds its own best settings first, on seeds of their own ([`Tuning`]).
+//!
 //! All variants see the same tokens in the same order per seed, and start from the same draws: fresh
 //! values depend on the seed and the parameter's name alone (a policy may prescribe another scale),
 //! batches on the seed and the step. [`mod@bench`] measures how fast they are.
@@ -23,6 +25,7 @@ mod suite;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tune;
 
 pub use earlier::Earlier;
 pub use error::CompareError;
@@ -35,6 +38,7 @@ pub use plan::{Pace, PlannedRun};
 pub use ranking::Ranked;
 pub use results::{Against, Cell, Point, Results, RunResult, RunState};
 pub use suite::{Budget, Suite, Variant};
+pub use tune::{Edge, GridPoint, Per, Side, Tune, TunedPoint, TunedVariant, Tuning, TuningRound};
 
 use hadal_report::suite::SuiteTable;
 use std::process::Command;
@@ -50,16 +54,23 @@ pub fn compare(
     watch: &mut dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<(Results, SuiteTable)>, CompareError> {
+    let Some(found) = tune::tuned(suite, folder, lanes, command, watch, stop)? else {
+        return Ok(None);
+    };
+    let (suite, tuning) = (&found.suite, found.tuning);
+    let watch: &mut dyn Watch = &mut tune::Whole { watch, part: found.rest };
     let Some(plan) = folder.plan(suite, lanes, command, watch, stop)? else { return Ok(None) };
     let now = earlier::now(suite, &plan)?;
-    let earlier = earlier::earlier(folder, &plan, &now)?;
+    let there = || SuiteTable::runs(folder.path());
+    let earlier = earlier::earlier(there()?, &plan, &now)?;
     watch.earlier(&earlier);
     let tasks = folder.tasks(&plan)?;
     let mut follow = Follow::new(suite, folder, &plan, watch);
     let ends = execute(&tasks, lanes, command, &mut follow, stop)?;
     // Data may have been replaced while the suite went on.
-    earlier::earlier(folder, &plan, &now)?;
+    earlier::earlier(there()?, &plan, &now)?;
     let results = Results { earlier, ..Results::read(suite, folder, &plan, &ends) };
+    let results = results.with_tuning(tuning);
     let table = results.table(suite);
     folder::write_json(&folder.path().join(SuiteTable::FILE), &table)?;
     folder::write_json(&folder.path().join("results.json"), &results)?;

@@ -3,6 +3,7 @@
 use super::figures::figures;
 use super::results::{Against, Cell, METRIC, Results, RunState};
 use super::suite::Suite;
+use super::tune::Tuning;
 use hadal_report::figure::table::cell as csv_cell;
 use hadal_report::palette::kind;
 use hadal_report::statistics::{SpeedUp, Summary, Verdict};
@@ -30,6 +31,8 @@ impl Results {
             kinds: self.cells.iter().map(|cell| kind(&cell.policy).to_owned()).collect(),
             columns: columns.into_iter().map(|(name, _)| name.into()).collect(),
             figures: figures(self, suite),
+            tables: self.tuning.iter().map(Tuning::table).collect(),
+            notes: self.tuning.iter().flat_map(Tuning::warnings).collect(),
         }
     }
 
@@ -61,6 +64,9 @@ impl Results {
                 or_dash(cell.accuracy.as_ref().map(|accuracy| with_spread(accuracy, 1, 100.0)))
             }));
         }
+        if self.tuning.is_some() {
+            columns.push(("tuned to", |cell| cell.tuned.clone().unwrap_or_default()));
+        }
         columns.push(("parameters", |cell| cell.parameters.to_string()));
         columns.push(("steps", |cell| cell.steps.to_string()));
         columns.push(("tokens", |cell| cell.tokens.to_string()));
@@ -83,6 +89,7 @@ impl Results {
 
     fn sentences(&self) -> Vec<String> {
         let mut sentences = self.answer();
+        sentences.extend(self.tuning.iter().flat_map(Tuning::sentences));
         for run in &self.runs {
             match &run.state {
                 RunState::Done => {}

@@ -154,6 +154,7 @@ fn tidy(line: &Line, fits_x: impl Fn(f64) -> bool, fits_y: impl Fn(f64) -> bool)
         y: kept.iter().map(|&i| y[i]).collect(),
         band: line.band.as_ref().map(|(low, high)| (side(low), side(high))),
         dashed: line.dashed,
+        marked: (0..kept.len()).filter(|&at| line.marked.contains(&kept[at])).collect(),
     }
 }
 
