@@ -38,7 +38,9 @@ pub use plan::{Pace, PlannedRun};
 pub use ranking::Ranked;
 pub use results::{Against, Cell, Point, Results, RunResult, RunState};
 pub use suite::{Budget, Suite, Variant};
-pub use tune::{Edge, GridPoint, Per, Side, Tune, TunedPoint, TunedVariant, Tuning, TuningRound};
+pub use tune::{
+    Edge, GridPoint, Per, Side, Spent, Tune, TunedPoint, TunedVariant, Tuning, TuningRound,
+};
 
 use hadal_report::suite::SuiteTable;
 use std::process::Command;

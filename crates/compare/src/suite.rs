@@ -80,7 +80,7 @@ struct Head {
     #[serde(default)]
     budget: BudgetSection,
     preset: Option<String>,
-    tune: Option<Table>,
+    tune: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]

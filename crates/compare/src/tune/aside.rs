@@ -41,7 +41,7 @@ impl SuiteFolder {
                 return Err(CompareError::AtWork { path });
             }
             let to = self.free(&planned.name)?;
-            fs::rename(&path, &to).map_err(file_error(Action::Write, &to))?;
+            fs::rename(&path, &to).map_err(file_error(Action::Rename, &to))?;
             let keys = keys.join(", ");
             watch.said(&format!(
                 "{} was made with other tuned settings ({keys}); it is now {}",

@@ -23,9 +23,8 @@ mod words;
 
 pub use choice::{Edge, Side};
 pub use grid::GridPoint;
-pub(crate) use grid::{Axis, LR_SCALE};
 pub use plan::TuningRound;
-pub use results::{TunedPoint, TunedVariant, Tuning};
+pub use results::{Spent, TunedPoint, TunedVariant, Tuning};
 pub(crate) use section::{Around, parse};
 pub use section::{Per, Tune};
 pub(crate) use stage::{Part, Whole, tuned};

@@ -215,7 +215,7 @@ pub(crate) fn spent(path: &Path, planned: &PlannedRun, result: &RunResult) -> Sp
     let tokens = steps * planned.tokens_per_step;
     let timed = Run::read(path).map_or(0.0, |run| {
         let speeds = run.steps.iter().filter_map(|step| step.tokens_per_second);
-        speeds.filter(|s| *s > 0.0).map(|s| planned.tokens_per_step as f64 / s).sum()
+        speeds.filter(|s| *s > 0.0).map(|s| planned.tokens_per_step as f64 / s).sum::<f64>()
     });
     Spent { flops: steps as f64 * planned.flops_per_step, tokens, seconds: timed }
 }

@@ -93,7 +93,7 @@ pub(crate) struct Around<'a> {
 
 /// `[tune]`, and `[variant.tune]` of each variant; `None` if there is neither.
 pub(crate) fn parse(
-    shared: Option<Table>,
+    shared: Option<Value>,
     own: Vec<Option<Value>>,
     around: &Around<'_>,
 ) -> Result<Option<Tune>, CompareError> {
@@ -101,7 +101,11 @@ pub(crate) fn parse(
         return Ok(None);
     }
     let refuse = |field: &str, problem: String| refused(around.origin, field, problem);
-    let mut table = shared.unwrap_or_default();
+    let mut table = match shared {
+        Some(Value::Table(table)) => table,
+        Some(other) => return Err(refuse("tune", format!("is {other}; write [tune]"))),
+        None => Table::new(),
+    };
     let mut head = Table::new();
     for key in HEAD {
         if let Some(value) = table.remove(key) {
@@ -109,9 +113,11 @@ pub(crate) fn parse(
         }
     }
     let said_seeds = head.contains_key("seeds");
-    let head: Head = head.try_into().map_err(|error: toml::de::Error| CompareError::Malformed {
-        origin: format!("{}, [tune]", around.origin),
-        reason: plain_words(&error.to_string()),
+    let head: Head = head.try_into().map_err(|error: toml::de::Error| {
+        let said = error.to_string();
+        let (said, place) = said.trim_end().rsplit_once("\nin `").unwrap_or((said.trim_end(), ""));
+        let (origin, place) = (around.origin.into(), place.trim_end_matches('`'));
+        CompareError::Malformed { origin, reason: format!("tune.{place}: {}", plain_words(said)) }
     })?;
     let mut axes = Vec::new();
     flatten("tune", "", table, &mut axes, around)?;

@@ -6,7 +6,7 @@ use super::plan::Search;
 use super::results::{TunedPoint, TunedVariant, Tuning, spent};
 use super::section::Tune;
 use super::{FILE, FOLDER};
-use crate::earlier::{self, Earlier, earlier};
+use crate::earlier::{self, Earlier};
 use crate::error::CompareError;
 use crate::execute::{End, Lanes, Progress, Start, Task, Watch, execute};
 use crate::folder::{SuiteFolder, write_json};
@@ -69,7 +69,7 @@ pub(crate) fn tuned(
         plan.iter().try_for_each(|run| folder.check(run, &place(folder, run)))?;
         let now = earlier::now(suite, &plan)?;
         let there = SuiteTable::runs_in(&folder.path().join(FOLDER))?;
-        let found = earlier(there, &plan, &now)?;
+        let found = earlier::earlier(there, &plan, &now)?;
         watch.said(&opening(tune, round, &plan, &found));
         found.warnings.iter().for_each(|warning| watch.said(&format!("warning: {warning}")));
         add(&mut before, found);
@@ -79,7 +79,8 @@ pub(crate) fn tuned(
             .collect::<Result<_, _>>()?;
         let own: f64 = tasks.iter().map(|task| task.work).sum();
         work.own = own;
-        let ends = execute(&tasks, lanes, command, &mut Whole { watch, part: work }, stop)?;
+        let ends =
+            execute(&tasks, lanes, command, &mut Whole { watch: &mut *watch, part: work }, stop)?;
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Ok(None);
         }

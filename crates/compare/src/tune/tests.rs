@@ -4,6 +4,7 @@ mod choices;
 mod refusals;
 mod stages;
 
+use super::grid::{Axis, LR_SCALE};
 use super::*;
 use crate::{Pace, PlannedRun, Suite};
 

@@ -29,17 +29,16 @@ impl Tuning {
             _ => "no point".into(),
         };
         let keys = self.keys().join(", ");
+        let percent = 100.0 * self.keep;
         let halving = match self.rounds {
             1 => String::new(),
             rounds => format!(
-                ", in {rounds} rounds with {:.3}x the steps each of which the best {:.0} % went on",
-                1.0 / self.keep,
-                100.0 * self.keep
+                ", in {rounds} rounds, each with more steps for the best {percent:.0} % of the points"
             ),
         };
         let share = match self.share {
-            1.0 => String::new(),
-            share => format!(", with {:.3} of the steps", share),
+            share if share < 1.0 => format!(", with {share} of the steps"),
+            _ => String::new(),
         };
         let place = match (self.per, self.depth) {
             (Per::Cell, _) => " at each depth".into(),

@@ -40,7 +40,7 @@ fn what_makes_no_fair_tuning_is_refused_with_the_remedy() {
         (tune("lr_scale = [1]\nseeds = [5, 5]"), "tune.seeds holds 5 twice"),
         (tune("lr_scale = [1]\nseeds = [9, 2]"), "tune.seeds holds 2, and so does seeds"),
         (after("seeds = [1001]", "lr_scale = [1]"), "tune.seeds holds 1001 by default, and so"),
-        (tune("lr_scale = [1]\nseeds = \"x\""), "test.toml, [tune]: seeds: \"x\" does not fit"),
+        (tune("lr_scale = [1]\nseeds = \"x\""), "test.toml: tune.seeds: \"x\" does not fit"),
         (tune("lr_scale = [1]\nshare = 0"), "tune.share is 0; write a share"),
         (tune("lr_scale = [1]\nshare = 1.5"), "tune.share is 1.5"),
         (tune("lr_scale = [1]\nshare = nan"), "tune.share is NaN"),
@@ -59,7 +59,7 @@ fn what_makes_no_fair_tuning_is_refused_with_the_remedy() {
         (own("seeds = [4]"), "variant.tune of `wide` holds seeds, which is the same for all"),
         (own("seed = [4]"), "variant.tune of `wide` holds seed, which is the suite's"),
         (format!("{BODY}{TWO}tune = 3"), "variant.tune of `wide` is no table"),
-        (format!("tune = 3\n{BODY}{TWO}"), "test.toml: "),
+        (format!("tune = 3\n{BODY}{TWO}"), "tune is 3; write [tune]"),
         (
             tune(&format!(
                 "lr_scale = [{}]",
