@@ -1,6 +1,7 @@
 //! `hadal compare`: suites of models so small that a run takes a second.
 
 mod earlier;
+mod tune;
 
 use crate::support::*;
 use serde_json::Value;

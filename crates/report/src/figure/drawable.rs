@@ -286,6 +286,17 @@ mod tests {
         assert!(line.x.is_sorted());
     }
 
+    /// Places move when others are left out.
+    #[test]
+    fn what_is_marked_stays_marked_where_it_is_drawn() {
+        let mut figure = lines(Axis::new("loss"), vec![Some(1.0), Some(2.0), Some(3.0)]);
+        figure.x = figure.x.log();
+        let Marks::Lines { series } = &mut figure.marks else { panic!("lines") };
+        series[0].marked = vec![2, 9];
+        let drawn = drawable(&figure).unwrap();
+        assert_eq!((&line(&drawn).x, &line(&drawn).marked), (&vec![1.0, 2.0], &vec![1]));
+    }
+
     #[test]
     fn a_box_is_cut_where_a_logarithmic_axis_ends() {
         let five = Quartiles { min: -1.0, q1: 0.0, median: 1.0, q3: 2.0, max: 3.0 };
