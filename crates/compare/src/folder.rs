@@ -117,8 +117,19 @@ impl SuiteFolder {
         plan.iter().map(|run| self.task(run, self.run(&run.name))).collect()
     }
 
-    pub(super) fn task(&self, run: &PlannedRun, folder: PathBuf) -> Result<Task, CompareError> {
-        let settings = self.path.join("settings").join(format!("{}.toml", run.name));
+    fn task(&self, run: &PlannedRun, folder: PathBuf) -> Result<Task, CompareError> {
+        self.task_beside(run, folder, "")
+    }
+
+    /// A task whose settings and output stand in folders of this name, apart from those of the table's runs.
+    pub(super) fn task_beside(
+        &self,
+        run: &PlannedRun,
+        folder: PathBuf,
+        apart: &str,
+    ) -> Result<Task, CompareError> {
+        let place = |kind: &str| self.path.join(kind).join(apart);
+        let settings = place("settings").join(format!("{}.toml", run.name));
         let text = toml::to_string(&run.config)
             .map_err(|error| file_error(Action::Write, &settings)(std::io::Error::other(error)))?;
         write_whole(&settings, text)?;
@@ -126,7 +137,7 @@ impl SuiteFolder {
             name: run.name.clone(),
             run: folder,
             settings,
-            log: self.path.join("logs").join(format!("{}.log", run.name)),
+            log: place("logs").join(format!("{}.log", run.name)),
             steps: run.steps,
             work: run.flops(),
         })

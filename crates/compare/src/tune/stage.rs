@@ -39,7 +39,9 @@ pub(crate) fn tuned(
         return Ok(Some(Tuned { suite: suite.clone(), tuning: None, rest: Part::ALL }));
     };
     let Some(pace) = folder.pace_of(suite, lanes, command, watch, stop)? else { return Ok(None) };
-    create_directory(&folder.path().join(FOLDER))?;
+    for part in ["", "settings", "logs"] {
+        create_directory(&folder.path().join(part).join(FOLDER))?;
+    }
     let flops = suite.budget_flops()?;
     let mut work = Part::of(suite, &pace)?;
     let mut searches: Vec<(Search, Vec<usize>, Vec<TunedPoint>)> = suite
@@ -75,7 +77,7 @@ pub(crate) fn tuned(
         add(&mut before, found);
         let tasks: Vec<Task> = plan
             .iter()
-            .map(|run| folder.task(run, place(folder, run)))
+            .map(|run| folder.task_beside(run, place(folder, run), FOLDER))
             .collect::<Result<_, _>>()?;
         let own: f64 = tasks.iter().map(|task| task.work).sum();
         work.own = own;

@@ -66,6 +66,9 @@ fn every_variant_is_tuned_first_and_the_page_and_the_table_say_to_what() {
     for words in ["What each policy was tuned to", "id=\"tuning-lr-scale\"", "id=\"tuning\""] {
         assert!(page.contains(words), "no {words:?}");
     }
+    // Files of tuning are apart from those by which `hadal serve` counts what is planned.
+    let planned = fs::read_dir(out.join("settings")).unwrap();
+    assert_eq!(planned.filter(|entry| entry.as_ref().unwrap().path().is_file()).count(), 6);
     // Runs of tuning are no part of the comparison.
     assert!(page.contains("6 runs of 3 kinds"));
     let again = finish(&mut compare(&suite, &out)).succeeded();
