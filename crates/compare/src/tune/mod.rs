@@ -27,7 +27,7 @@ pub use plan::TuningRound;
 pub use results::{Spent, TunedPoint, TunedVariant, Tuning};
 pub(crate) use section::{Around, parse};
 pub use section::{Per, Tune};
-pub(crate) use stage::{Part, Whole, tuned};
+pub(crate) use stage::{Whole, tuned};
 
 /// The folder of tuning runs in a suite's folder.
 pub(crate) const FOLDER: &str = "tune";
