@@ -1,15 +1,14 @@
 //! What earlier calls have left in a suite's folder: whose runs they are, and whether they belong into its table.
 
 use super::error::CompareError;
-use super::folder::SuiteFolder;
 use super::plan::PlannedRun;
 use super::suite::Suite;
 use hadal_data::DataConfig;
 use hadal_report::provenance::{Provenance, differences, names, short};
 use hadal_report::run::{Status, status};
-use hadal_report::suite::SuiteTable;
 use hadal_train::{TrainError, provenance};
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// Runs of earlier calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -60,16 +59,16 @@ pub(crate) fn now(suite: &Suite, plan: &[PlannedRun]) -> Result<Vec<Provenance>,
     Ok(all)
 }
 
-/// Looks at all runs in the folder, those that the suite has no longer as well: they are in its report. Refuses those of
+/// Looks at the runs that are there, those that the suite has no longer as well: they are in its report. Refuses those of
 /// other data, be they finished or not.
 pub(crate) fn earlier(
-    folder: &SuiteFolder,
+    there: Vec<PathBuf>,
     plan: &[PlannedRun],
     now: &[Provenance],
 ) -> Result<Earlier, CompareError> {
     let mut earlier = Earlier { runs: plan.len(), ..Earlier::default() };
     let mut others: Vec<(String, Vec<String>)> = Vec::new();
-    for path in SuiteTable::runs(folder.path())? {
+    for path in there {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let planned = plan.iter().position(|planned| planned.name == name);
         let Some(now) = planned.and_then(|at| now.get(at)).or(now.first()) else { continue };

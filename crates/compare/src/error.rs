@@ -52,6 +52,12 @@ pub enum CompareError {
     /// Another process is at work.
     #[error("another process is comparing in {}; wait for it, or choose another --out", path.display())]
     Busy { path: PathBuf },
+    /// A run is in the way of another one, and somebody is at work in it.
+    #[error("another process is at work in {}; wait for it", path.display())]
+    AtWork { path: PathBuf },
+    /// A run of tuning was stopped by somebody else.
+    #[error("the tuning run {run} was stopped before its end; start again to go on")]
+    TuningStopped { run: String },
     /// A process cannot be started.
     #[error("cannot start the run {run}: {reason}")]
     NotStarted { run: String, reason: io::Error },
@@ -70,9 +76,11 @@ impl CompareError {
     /// Whether the request makes no sense or cannot be started, rather than something failing on the way.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::NotStarted { .. } | Self::Lost { .. } | Self::NoPace { .. } | Self::Run(_) => {
-                false
-            }
+            Self::NotStarted { .. }
+            | Self::Lost { .. }
+            | Self::NoPace { .. }
+            | Self::TuningStopped { .. }
+            | Self::Run(_) => false,
             Self::File(error) => error.action == Action::Read,
             _ => true,
         }

@@ -89,6 +89,8 @@ pub struct Progress {
 pub trait Watch {
     /// Once, before anything is started: what there is already.
     fn earlier(&mut self, _earlier: &Earlier) {}
+    /// What people should know when it happens, in a sentence.
+    fn said(&mut self, _sentence: &str) {}
     /// When another process is at work in a run's folder, once for each run. It is waited for.
     fn waiting(&mut self, _task: &Task) {}
     /// Every now and then.

@@ -37,6 +37,7 @@ pub(super) fn figures(results: &Results, suite: &Suite) -> Vec<Figure> {
     if matches!(suite.budget, Budget::BaselineFlops | Budget::Flops(_)) {
         figures.push(by_flops(results));
     }
+    figures.extend(results.tuning.iter().flat_map(|tuning| tuning.figures(suite)));
     figures.retain(|figure| !is_empty(figure));
     figures
 }
@@ -139,7 +140,7 @@ fn by_depth(results: &Results, suite: &Suite) -> Figure {
             x: cells.iter().map(|cell| cell.depth.unwrap_or(0) as f64).collect(),
             y: cells.iter().map(|cell| Some(cell.validation_loss.mean)).collect(),
             band: (results.seeds.len() > 1).then(|| (ends(f64::min), ends(f64::max))),
-            dashed: false,
+            ..Line::default()
         }
     };
     let equal = match suite.budget {

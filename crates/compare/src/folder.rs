@@ -86,14 +86,30 @@ impl SuiteFolder {
         watch: &mut dyn Watch,
         stop: &AtomicBool,
     ) -> Result<Option<Vec<PlannedRun>>, CompareError> {
-        let pace = match suite.budget {
-            Budget::Minutes(_) => self.pace(suite, lanes, command, watch, stop)?,
-            _ => Some(Pace::new()),
+        let Some(pace) = self.pace_of(suite, lanes, command, watch, stop)? else {
+            return Ok(None);
         };
-        let Some(pace) = pace else { return Ok(None) };
         let plan = suite.plan(&pace)?;
-        plan.iter().try_for_each(|run| self.check(run))?;
+        if suite.tune.is_some() {
+            self.set_aside(suite, &plan, watch)?;
+        }
+        plan.iter().try_for_each(|run| self.check(run, &self.run(&run.name)))?;
         Ok(Some(plan))
+    }
+
+    /// The pace of the variants, if the budget needs it. `None` if measuring it was stopped.
+    pub(super) fn pace_of(
+        &self,
+        suite: &Suite,
+        lanes: Lanes,
+        command: &dyn Fn(Start<'_>) -> Command,
+        watch: &mut dyn Watch,
+        stop: &AtomicBool,
+    ) -> Result<Option<Pace>, CompareError> {
+        match suite.budget {
+            Budget::Minutes(_) => self.pace(suite, lanes, command, watch, stop),
+            _ => Ok(Some(Pace::new())),
+        }
     }
 
     /// The tasks of a plan.
@@ -102,7 +118,18 @@ impl SuiteFolder {
     }
 
     fn task(&self, run: &PlannedRun, folder: PathBuf) -> Result<Task, CompareError> {
-        let settings = self.path.join("settings").join(format!("{}.toml", run.name));
+        self.task_beside(run, folder, "")
+    }
+
+    /// A task whose settings and output stand in folders of this name, apart from those of the table's runs.
+    pub(super) fn task_beside(
+        &self,
+        run: &PlannedRun,
+        folder: PathBuf,
+        apart: &str,
+    ) -> Result<Task, CompareError> {
+        let place = |kind: &str| self.path.join(kind).join(apart);
+        let settings = place("settings").join(format!("{}.toml", run.name));
         let text = toml::to_string(&run.config)
             .map_err(|error| file_error(Action::Write, &settings)(std::io::Error::other(error)))?;
         write_whole(&settings, text)?;
@@ -110,15 +137,14 @@ impl SuiteFolder {
             name: run.name.clone(),
             run: folder,
             settings,
-            log: self.path.join("logs").join(format!("{}.log", run.name)),
+            log: place("logs").join(format!("{}.log", run.name)),
             steps: run.steps,
             work: run.flops(),
         })
     }
 
     /// An existing run must be the planned one.
-    fn check(&self, planned: &PlannedRun) -> Result<(), CompareError> {
-        let path = self.run(&planned.name);
+    pub(super) fn check(&self, planned: &PlannedRun, path: &Path) -> Result<(), CompareError> {
         let file = path.join("config.toml");
         if !file.exists() {
             return Ok(());
@@ -133,7 +159,7 @@ impl SuiteFolder {
             return Ok(());
         }
         let difference = difference(&there, &planned.config);
-        Err(CompareError::OtherRun { path, difference })
+        Err(CompareError::OtherRun { path: path.into(), difference })
     }
 
     fn pace(
@@ -179,27 +205,36 @@ impl SuiteFolder {
     }
 }
 
-/// Where two configs differ, the first few places.
-fn difference(there: &RunConfig, here: &RunConfig) -> String {
-    const ENOUGH: usize = 3;
-    let flat = |config: &RunConfig| {
-        let mut entries = Vec::new();
-        if let Ok(table) = toml::Table::try_from(config) {
-            flatten(&table, "", &mut entries);
-        }
-        entries
-    };
+/// The keys in which two configs differ.
+pub(super) fn differing(there: &RunConfig, here: &RunConfig) -> Vec<String> {
     let (there, here) = (flat(there), flat(here));
-    let find = |entries: &[(String, String)], key: &str| {
-        let entry = entries.iter().find(|(other, _)| other == key);
-        entry.map_or_else(|| "nothing".to_owned(), |(_, value)| value.clone())
-    };
     let mut keys: Vec<&String> = there.iter().chain(&here).map(|(key, _)| key).collect();
     keys.sort();
     keys.dedup();
+    keys.retain(|key| find(&there, key) != find(&here, key));
+    keys.into_iter().cloned().collect()
+}
+
+fn flat(config: &RunConfig) -> Vec<(String, String)> {
+    let mut entries = Vec::new();
+    if let Ok(table) = toml::Table::try_from(config) {
+        flatten(&table, "", &mut entries);
+    }
+    entries
+}
+
+fn find(entries: &[(String, String)], key: &str) -> String {
+    let entry = entries.iter().find(|(other, _)| other == key);
+    entry.map_or_else(|| "nothing".to_owned(), |(_, value)| value.clone())
+}
+
+/// Where two configs differ, the first few places.
+fn difference(there: &RunConfig, here: &RunConfig) -> String {
+    const ENOUGH: usize = 3;
+    let keys = differing(there, here);
+    let (there, here) = (flat(there), flat(here));
     let mut differ: Vec<String> = keys
-        .into_iter()
-        .filter(|key| find(&there, key) != find(&here, key))
+        .iter()
         .map(|key| format!("{key} is {}, not {}", find(&there, key), find(&here, key)))
         .collect();
     if differ.len() > ENOUGH {

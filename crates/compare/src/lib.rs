@@ -4,6 +4,8 @@
 //! ([`compare()`]), and all results are computed from the files that they leave ([`Results`]). So a suite can be killed
 //! at any moment: running it again makes the missing runs and gives the same table.
 //!
+//! With `[tune]` in the suite every variant finds its own best settings first, on seeds of their own ([`Tuning`]).
+//!
 //! All variants see the same tokens in the same order per seed, and start from the same draws: fresh
 //! values depend on the seed and the parameter's name alone (a policy may prescribe another scale),
 //! batches on the seed and the step. [`mod@bench`] measures how fast they are.
@@ -28,6 +30,7 @@ mod suite;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tune;
 
 pub use earlier::Earlier;
 pub use error::CompareError;
@@ -39,6 +42,9 @@ pub use ranking::Ranked;
 pub use results::{Against, Cell, Point, Results, RunResult, RunState};
 pub use shape::Shape;
 pub use suite::{Budget, Suite, Variant};
+pub use tune::{
+    Edge, GridPoint, Per, Side, Spent, Tune, TunedPoint, TunedVariant, Tuning, TuningRound,
+};
 
 use hadal_report::suite::SuiteTable;
 use std::process::Command;
@@ -54,18 +60,25 @@ pub fn compare(
     watch: &mut dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<(Results, SuiteTable)>, CompareError> {
+    let Some(found) = tune::tuned(suite, folder, lanes, command, watch, stop)? else {
+        return Ok(None);
+    };
+    let (suite, tuning) = (&found.suite, found.tuning);
+    let watch: &mut dyn Watch = &mut tune::Whole { watch, part: found.rest };
     let Some(plan) = folder.plan(suite, lanes, command, watch, stop)? else { return Ok(None) };
     let now = earlier::now(suite, &plan)?;
-    let mut earlier = earlier::earlier(folder, &plan, &now)?;
+    let there = || SuiteTable::runs(folder.path());
+    let mut earlier = earlier::earlier(there()?, &plan, &now)?;
     earlier.warnings.extend(seen::warning(folder, suite)?);
     watch.earlier(&earlier);
     let (ends, looks) = looks::make(suite, folder, &plan, lanes, command, watch, stop)?;
     // Data may have been replaced while the suite went on.
-    earlier::earlier(folder, &plan, &now)?;
+    earlier::earlier(there()?, &plan, &now)?;
     // Seeds that no look needed are no runs of this suite.
     let plan = &plan[..ends.len()];
     earlier.runs = plan.len();
     let results = Results { earlier, ..Results::read(suite, folder, plan, &ends, looks) };
+    let results = results.with_tuning(tuning);
     let table = results.table(suite);
     folder::write_json(&folder.path().join(SuiteTable::FILE), &table)?;
     folder::write_json(&folder.path().join("results.json"), &results)?;

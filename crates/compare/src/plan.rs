@@ -47,6 +47,13 @@ impl PlannedRun {
         self.flops_per_step * self.steps as f64
     }
 
+    /// Changes the number of steps.
+    pub(super) fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+        self.config.train.steps = Some(steps);
+        self.config.train.tokens = None;
+    }
+
     /// The name of the variant at its depth.
     pub fn cell(&self) -> String {
         cell(&self.variant, self.depth)
@@ -72,28 +79,43 @@ impl Suite {
     /// Every run, all of a seed before the next and the baseline first, so that there is something to compare early.
     /// A budget of minutes needs the variants' pace.
     pub fn plan(&self, pace: &Pace) -> Result<Vec<PlannedRun>, CompareError> {
-        let flops = match self.budget {
-            Budget::Flops(flops) => Some(flops),
-            Budget::BaselineFlops => Some(self.baseline_flops()?),
-            Budget::Steps | Budget::Minutes(_) => None,
-        };
+        let flops = self.budget_flops()?;
         let mut variants: Vec<&Variant> = self.variants.iter().collect();
         variants.sort_by_key(|variant| variant.name != self.baseline);
         let mut runs = Vec::new();
         for &seed in &self.seeds {
             for depth in self.each_depth() {
                 for &variant in &variants {
-                    let mut run = self.run(variant, depth, seed)?;
-                    if let Some(steps) = self.affordable(&run, flops, pace)? {
-                        run.steps = steps;
-                        run.config.train.steps = Some(steps);
-                        run.config.train.tokens = None;
-                    }
-                    runs.push(run);
+                    runs.push(self.budgeted(variant, depth, seed, flops, pace)?);
                 }
             }
         }
         Ok(runs)
+    }
+
+    /// The FLOPs that every run may spend, if the budget is one of FLOPs.
+    pub(super) fn budget_flops(&self) -> Result<Option<f64>, CompareError> {
+        match self.budget {
+            Budget::Flops(flops) => Ok(Some(flops)),
+            Budget::BaselineFlops => Ok(Some(self.baseline_flops()?)),
+            Budget::Steps | Budget::Minutes(_) => Ok(None),
+        }
+    }
+
+    /// One run with as many steps as the budget pays for.
+    pub(super) fn budgeted(
+        &self,
+        variant: &Variant,
+        depth: Option<usize>,
+        seed: u64,
+        flops: Option<f64>,
+        pace: &Pace,
+    ) -> Result<PlannedRun, CompareError> {
+        let mut run = self.run(variant, depth, seed)?;
+        if let Some(steps) = self.affordable(&run, flops, pace)? {
+            run.set_steps(steps);
+        }
+        Ok(run)
     }
 
     /// One short run of each variant at each depth, to measure their pace.
@@ -104,9 +126,7 @@ impl Suite {
             for variant in &self.variants {
                 let mut run = self.run(variant, depth, seed)?;
                 run.name = run.cell();
-                run.steps = steps;
-                run.config.train.steps = Some(steps);
-                run.config.train.tokens = None;
+                run.set_steps(steps);
                 run.config.eval.every_steps = 0;
                 run.config.eval.batches = 1;
                 runs.push(run);
@@ -145,7 +165,8 @@ impl Suite {
     }
 
     fn baseline_flops(&self) -> Result<f64, CompareError> {
-        Ok(self.run(self.baseline_variant(), None, self.seeds[0])?.flops())
+        // What is found for the baseline must not change what the others may spend.
+        Ok(self.untuned().run(self.baseline_variant(), None, self.seeds[0])?.flops())
     }
 
     pub(super) fn baseline_variant(&self) -> &Variant {

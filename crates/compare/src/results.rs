@@ -6,6 +6,7 @@ use super::folder::SuiteFolder;
 use super::plan::PlannedRun;
 use super::shape::Shape;
 use super::suite::Suite;
+use super::tune::Tuning;
 use hadal_report::comparison::at_depth;
 use hadal_report::page::Task;
 use hadal_report::run::{Run, StepPoint};
@@ -14,6 +15,7 @@ use hadal_report::statistics::{
     paired, summary,
 };
 use serde::Serialize;
+use std::path::Path;
 
 /// What is compared.
 pub(crate) const METRIC: &str = "held-out loss";
@@ -43,6 +45,9 @@ pub struct Results {
     /// The looks at these results, if seeds are added until all is decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looks: Option<Taken>,
+    /// How each variant found its settings, if the suite has `[tune]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<Tuning>,
 }
 
 /// A variant at a depth, over all seeds.
@@ -85,6 +90,9 @@ pub struct Cell {
     pub done: (usize, usize),
     /// How it compares with the baseline at the same depth; `None` for the baseline itself.
     pub against: Option<Against>,
+    /// What its settings were tuned to, if the suite has `[tune]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tuned: Option<String>,
 }
 
 /// A variant against the baseline, seed by seed.
@@ -243,6 +251,7 @@ impl Results {
             runs,
             earlier: Earlier::default(),
             looks,
+            tuning: None,
         }
     }
 
@@ -294,6 +303,7 @@ impl Cell {
             peak_rss_mb: summary(&all(runs, |run| run.peak_rss_mb)),
             done: (runs.iter().filter(|run| run.counts()).count(), runs.len()),
             against: None,
+            tuned: None,
         }
     }
 
@@ -398,7 +408,10 @@ impl RunResult {
     }
 
     pub(super) fn read(folder: &SuiteFolder, planned: &PlannedRun, end: &End) -> Self {
-        let path = folder.run(&planned.name);
+        Self::read_at(&folder.run(&planned.name), planned, end)
+    }
+
+    pub(super) fn read_at(path: &Path, planned: &PlannedRun, end: &End) -> Self {
         let state = match end {
             End::Done | End::DoneBefore => RunState::Done,
             End::Stopped => RunState::Stopped,
@@ -406,7 +419,7 @@ impl RunResult {
             End::Failed(said) => RunState::Failed(said.clone()),
         };
         let mut result = Self { state, ..Self::unknown(planned) };
-        let run = match Run::read(&path) {
+        let run = match Run::read(path) {
             Ok(run) => run,
             Err(error) if result.counts() => {
                 result.state = RunState::Damaged(error.to_string());

@@ -8,6 +8,7 @@
 use super::error::CompareError;
 use super::looks::{self, LooksSection};
 use super::shape::{Match, Shaping, Widths};
+use super::tune::{self, GridPoint, Tune};
 use hadal_files::read_text;
 use hadal_report::statistics::Rule;
 use hadal_residual::{PolicyConfig, ResidualConfig, kinds_that, nearest, plain_words};
@@ -39,6 +40,10 @@ pub struct Suite {
     pub rule: Option<Rule>,
     /// What is chosen of the models' shapes.
     pub(super) shaping: Shaping,
+    /// How each variant finds its own best settings first.
+    pub tune: Option<Tune>,
+    /// What was found, for a variant at one depth or at all.
+    chosen: Vec<(String, Option<usize>, GridPoint)>,
 }
 
 /// What every run may spend.
@@ -66,7 +71,7 @@ pub struct Variant {
 }
 
 /// Keys of a suite that no run has.
-const HEAD: [&str; 11] = [
+const HEAD: [&str; 12] = [
     "baseline",
     "seeds",
     "depths",
@@ -78,6 +83,7 @@ const HEAD: [&str; 11] = [
     "shape",
     "parameters",
     "looks",
+    "tune",
 ];
 
 #[derive(Deserialize)]
@@ -99,6 +105,7 @@ struct Head {
     shape: Option<Widths>,
     parameters: Option<f64>,
     looks: Option<LooksSection>,
+    tune: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -132,7 +139,7 @@ const SKIP_KEYS: [&str; 11] = [
 ];
 
 /// The run's setting that a variant's key stands for, if the key belongs to the policy's recipe.
-fn recipe_setting(residual: &dyn PolicyConfig, key: &str) -> Option<String> {
+pub(super) fn recipe_setting(residual: &dyn PolicyConfig, key: &str) -> Option<String> {
     if let Some(own) = residual.recipe().iter().find(|own| own.key == key) {
         return Some(own.setting.to_owned());
     }
@@ -198,6 +205,9 @@ impl Suite {
         let Value::Array(variants) = variants else {
             return Err(refuse("variant", "is a list; write [[variant]]".into()));
         };
+        let mut variants = variants;
+        let grids: Vec<Option<Value>> =
+            variants.iter_mut().map(|value| value.as_table_mut()?.remove("tune")).collect();
         let variants: Vec<Variant> =
             variants.into_iter().map(|value| variant(value, origin)).collect::<Result<_, _>>()?;
         let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
@@ -236,18 +246,48 @@ impl Suite {
         }
         let shaping =
             Shaping::of((head.matched, head.shape, head.parameters), &head.depths, origin)?;
+        let seeds: Vec<u64> = head.seeds.iter().map(|&seed| seed as u64).collect();
+        let depths = head.depths;
+        let around =
+            tune::Around { origin, variants: &variants, seeds: &seeds, depths: &depths, budget };
+        let tune = tune::parse(head.tune, grids, &around)?;
         Ok(Self {
             origin: origin.into(),
             settings,
             rule,
             shaping,
             baseline,
-            seeds: head.seeds.iter().map(|&seed| seed as u64).collect(),
-            depths: head.depths,
+            seeds,
+            depths,
             threads: head.threads,
             budget,
             variants,
+            tune,
+            chosen: Vec::new(),
         })
+    }
+
+    /// The suite with settings that a variant has found, at one depth or at all.
+    pub(super) fn with_choice(
+        mut self,
+        variant: &str,
+        depth: Option<usize>,
+        point: GridPoint,
+    ) -> Self {
+        self.chosen.push((variant.into(), depth, point));
+        self
+    }
+
+    /// The suite as it was before anything was found.
+    pub(super) fn untuned(&self) -> Self {
+        Self { chosen: Vec::new(), ..self.clone() }
+    }
+
+    fn chosen(&self, variant: &Variant, depth: Option<usize>) -> GridPoint {
+        let is_mine = |(name, at, _): &&(String, Option<usize>, GridPoint)| {
+            *name == variant.name && (at.is_none() || *at == depth)
+        };
+        self.chosen.iter().find(is_mine).map(|(_, _, point)| point.clone()).unwrap_or_default()
     }
 
     /// Changes one setting of all runs, `a.b=value`.
@@ -277,11 +317,15 @@ impl Suite {
         depth: Option<usize>,
         seed: u64,
     ) -> Result<RunConfig, CompareError> {
+        let chosen = self.chosen(variant, depth);
         let depth = depth.map(|depth| format!("model.n_layers={depth}"));
         let layers = self.settings.clone().with_seed(seed).with_residual(&variant.residual);
-        let settings = variant.recipe.iter().chain(&depth);
+        let found: Vec<String> = chosen.settings().collect();
+        let settings = variant.recipe.iter().chain(&depth).chain(&found);
         let layers = settings.fold(layers, |layers, setting| layers?.with_setting(setting));
-        layers.and_then(ConfigLayers::finish).map_err(self.wrong())
+        let mut config = layers.and_then(ConfigLayers::finish).map_err(self.wrong())?;
+        chosen.scale_rates(&mut config);
+        Ok(config)
     }
 
     fn wrong(&self) -> impl Fn(hadal_train::RunConfigError) -> CompareError {
@@ -294,7 +338,7 @@ pub(super) fn refused(origin: &str, field: &str, problem: String) -> CompareErro
     CompareError::Refused { origin: origin.into(), field: field.into(), problem }
 }
 
-fn duplicate<T: Ord>(values: &[T]) -> Option<&T> {
+pub(super) fn duplicate<T: Ord>(values: &[T]) -> Option<&T> {
     let mut seen = BTreeSet::new();
     values.iter().find(|value| !seen.insert(*value))
 }

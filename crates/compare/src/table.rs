@@ -4,6 +4,7 @@ use super::figures::figures;
 use super::results::{Against, Cell, METRIC, Results, RunState};
 use super::shape_table::{SHAPE_CSV, chosen, shape_columns, shape_csv};
 use super::suite::Suite;
+use super::tune::Tuning;
 use hadal_report::figure::table::cell as csv_cell;
 use hadal_report::palette::kind;
 use hadal_report::statistics::{SpeedUp, Summary, Verdict};
@@ -32,6 +33,8 @@ impl Results {
             columns: columns.into_iter().map(|(name, _)| name.into()).collect(),
             figures: figures(self, suite),
             looks: self.looks.clone(),
+            tables: self.tuning.iter().map(Tuning::table).collect(),
+            notes: self.tuning.iter().flat_map(Tuning::warnings).collect(),
         }
     }
 
@@ -63,6 +66,9 @@ impl Results {
                 or_dash(cell.accuracy.as_ref().map(|accuracy| with_spread(accuracy, 1, 100.0)))
             }));
         }
+        if self.tuning.is_some() {
+            columns.push(("tuned to", |cell| cell.tuned.clone().unwrap_or_default()));
+        }
         columns.push(("parameters", |cell| cell.parameters.to_string()));
         if self.cells.iter().any(|cell| cell.shape.is_some()) {
             columns.extend(shape_columns());
@@ -89,6 +95,7 @@ impl Results {
     fn sentences(&self, suite: &Suite) -> Vec<String> {
         let mut sentences = self.answer();
         sentences.extend(chosen(&self.cells, suite));
+        sentences.extend(self.tuning.iter().flat_map(Tuning::sentences));
         for run in &self.runs {
             match &run.state {
                 RunState::Done => {}

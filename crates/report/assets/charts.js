@@ -44,7 +44,9 @@ const hadalCharts = (() => {
     if (trace.band) return { ...paint, visible: paint.visible === true ? bandShown(trace, state) : paint.visible, fillcolor: faded(own, 0.1), line: { width: 1, color: faded(own, 0.5) } };
     if (trace.type === 'scatter') {
       const dash = trace.line?.dash === 'dash' ? 'dash' : dashes[variant % dashes.length];
-      return { ...paint, line: { color: own, width: 2, dash }, marker: { color: own, size: 5, opacity: trace.mode === 'markers' ? 0.6 : 1 } };
+      // What was chosen stands out.
+      const at = (chosen, other) => trace.marked ? trace.x.map((_, i) => (trace.marked.includes(i) ? chosen : other)) : other;
+      return { ...paint, line: { color: own, width: 2, dash }, marker: { color: own, size: at(14, 5), symbol: at('star', 'circle'), opacity: trace.mode === 'markers' ? 0.6 : 1 } };
     }
     const opacity = [1, 0.6, 0.35][Math.min(variant, 2)];
     if (trace.type === 'bar') return { ...paint, marker: { color: trace.meta?.places?.map(palette) ?? own, opacity }, error_y: { ...trace.error_y, color: css('--ink') } };
@@ -61,9 +63,9 @@ const hadalCharts = (() => {
   }
 
   // Plotly writes digits alone between powers of ten; over a few powers, whole numbers read better.
-  function ticks(y, chart) {
+  function ticks(y, values) {
     if (y.type !== 'log') return;
-    const heights = chart.data.flatMap(trace => [trace.y, trace.lowerfence, trace.upperfence]).flat().filter(value => value > 0);
+    const heights = values.flat().filter(value => value > 0);
     const low = heights.reduce((a, b) => Math.min(a, b), Infinity), high = heights.reduce((a, b) => Math.max(a, b), 0);
     const decades = Math.log10(high / low);
     if (!(decades < 3)) { y.dtick = decades > 8 ? undefined : 1; return; }
@@ -80,7 +82,8 @@ const hadalCharts = (() => {
     const series = new Set(chart.data.map(trace => trace.name)).size;
     const x = axis(chart.x), y = axis(chart.y, state.log === undefined ? undefined : state.log ? 'log' : 'linear');
     x.title = { text: chart.x.title.replaceAll('&', '&amp;').replaceAll('<', '&lt;'), font: { color: css('--soft'), size: 12 }, standoff: 8 };
-    ticks(y, chart);
+    ticks(y, chart.data.flatMap(trace => [trace.y, trace.lowerfence, trace.upperfence]));
+    if (chart.data.some(trace => trace.marked)) ticks(x, chart.data.map(trace => trace.x));
     // Blocks are counted in whole numbers.
     const places = chart.data.flatMap(trace => trace.x ?? []);
     if (x.type === 'linear' && places.every(Number.isInteger) && Math.max(...places.slice(0, 1e4)) - Math.min(...places.slice(0, 1e4)) <= 12) x.dtick = 1;

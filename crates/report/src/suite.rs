@@ -32,6 +32,28 @@ pub struct SuiteTable {
     /// The looks at its results, if they were planned and more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Taken>,
+    /// Further tables, such as what each policy was tuned to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<SideTable>,
+    /// What readers must know before they believe it, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A table beside that of the results.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SideTable {
+    /// What it is about, in one word: figures whose names begin with it stand beside it.
+    pub name: String,
+    /// A headline.
+    pub title: String,
+    /// How to read it.
+    pub caption: String,
+    /// Names of the columns, the first being the policy.
+    pub columns: Vec<String>,
+    /// A row for each policy, a text for each column.
+    pub rows: Vec<Vec<String>>,
 }
 
 impl SuiteTable {
@@ -67,8 +89,12 @@ impl SuiteTable {
 
     /// Folders of a suite's runs, by name.
     pub fn runs(suite: &Path) -> Result<Vec<PathBuf>, RunError> {
-        let path = suite.join(Self::RUNS);
-        let entries = fs::read_dir(&path).map_err(file_error(Action::Read, &path))?;
+        Self::runs_in(&suite.join(Self::RUNS))
+    }
+
+    /// Folders of runs in a folder, by name.
+    pub fn runs_in(path: &Path) -> Result<Vec<PathBuf>, RunError> {
+        let entries = fs::read_dir(path).map_err(file_error(Action::Read, path))?;
         let mut runs: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         runs.retain(|path| crate::run::Run::is_run(path));
         runs.sort();

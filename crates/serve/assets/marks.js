@@ -48,6 +48,11 @@ function lines(layer, figure, { x, y, log, shown }) {
     const second = !line.raw && index >= COLOURS && line.colour === undefined && !line.look ? " second" : "";
     const kind = (line.dashed ? " dashed" : "") + (line.raw ? " raw" : "") + (line.thin ? " thin" : "") + second;
     svg("path", { d: path(line.x, line.y, x, y, log), class: `curve ${dress}${kind}` }, layer);
+    for (const i of line.marked ?? []) {
+      if (isNumber(line.y[i]) && !(log && line.y[i] <= 0)) {
+        svg("circle", { cx: x.place(line.x[i]), cy: y.place(line.y[i]), r: 6, class: `curve ${dress}` }, layer);
+      }
+    }
     const single = line.y.filter(isNumber).length;
     if (line.dots || single === 1) {
       line.y.forEach((value, i) => {

@@ -10,7 +10,9 @@ use crate::screen::Screen;
 use crate::standard::{stdout, tell};
 use crate::word::whole;
 use clap::Args;
-use hadal_compare::{Budget, Lanes, Pace, Results, RunState, Start, Suite, SuiteFolder, compare};
+use hadal_compare::{
+    Budget, Lanes, Pace, Results, RunResult, RunState, Start, Suite, SuiteFolder, Tuning, compare,
+};
 use hadal_cpu::machine::cores;
 use hadal_report::page::{Request, write};
 use hadal_report::suite::SuiteTable;
@@ -25,7 +27,8 @@ use view::View;
 /// A suite is the settings of a run, `seeds`, and a list of `[[variant]]` that differ only in their residual stream.
 /// All variants see the same tokens in the same order and start from the same draws. Each run is an ordinary run folder
 /// DIR/runs/NAME, made by a process of its own. A suite that was stopped or killed continues when it is started again,
-/// and gives the same table.
+/// and gives the same table. With `[tune]` every variant is first tuned over a grid of learning rates or other keys, on
+/// seeds that the table does not use, and enters the table at its own best.
 #[derive(Args)]
 #[command(after_help = "\
 With no arguments it compares prenorm, attnres, hc, mgr and nag on a book that ships with it: about
@@ -76,6 +79,7 @@ impl Compare {
         // Whatever makes no sense is reported before there is a folder.
         if !matches!(suite.budget, Budget::Minutes(_)) {
             suite.plan(&Pace::new())?;
+            suite.tuning(&Pace::new())?;
         }
         let out = self.out();
         let folder = SuiteFolder::open(&out, &suite)?;
@@ -166,8 +170,9 @@ fn opening(suite: &Suite, lanes: Lanes, out: &Path) -> String {
         (None, 1) => "1 seed".to_owned(),
         (None, seeds) => format!("{seeds} seeds"),
     };
+    let tuned = if suite.tune.is_some() { ", each tuned first" } else { "" };
     format!(
-        "comparing {}{depths}, {seeds} each, {} at a time, in {}",
+        "comparing {}{depths}, {seeds} each{tuned}, {} at a time, in {}",
         names.join(", "),
         lanes.jobs,
         out.display()
@@ -180,6 +185,17 @@ fn verdict_of(results: &Results, out: &Path) -> Result<ExitCode, Failure> {
         |is: fn(&RunState) -> bool| results.runs.iter().filter(|run| is(&run.state)).count();
     let failed = count(|state| matches!(state, RunState::Failed(_) | RunState::Stopped));
     let damaged = count(|state| matches!(state, RunState::Damaged(_)));
+    let tuning = results.tuning.iter().flat_map(Tuning::all_runs);
+    let lost = |run: &&RunResult| !matches!(run.state, RunState::Done | RunState::Diverged(_));
+    let lost: Vec<&str> = tuning.filter(lost).map(|run| run.name.as_str()).collect();
+    if (failed, damaged) == (0, 0) && !lost.is_empty() {
+        return Err(Failure::failed(format!(
+            "{} tuning runs failed or are damaged and count as the worst of their grid, such as {} (see {}); start again to try those that failed once more, and remove the folders of damaged ones first",
+            lost.len(),
+            lost[0],
+            out.join("logs").display()
+        )));
+    }
     match (failed, damaged) {
         (0, 0) => Ok(ExitCode::SUCCESS),
         (0, damaged) => Err(Failure::failed(format!(

@@ -2,6 +2,7 @@
 
 mod earlier;
 mod shapes;
+mod tune;
 mod until;
 
 use crate::support::*;

@@ -154,6 +154,7 @@ fn tidy(line: &Line, fits_x: impl Fn(f64) -> bool, fits_y: impl Fn(f64) -> bool)
         y: kept.iter().map(|&i| y[i]).collect(),
         band: line.band.as_ref().map(|(low, high)| (side(low), side(high))),
         dashed: line.dashed,
+        marked: (0..kept.len()).filter(|&at| line.marked.contains(&kept[at])).collect(),
     }
 }
 
@@ -283,6 +284,17 @@ mod tests {
         assert_eq!((line.x[0], *line.x.last().unwrap()), (0.0, 99_999.0));
         assert!(line.y.contains(&Some(1e6)) && line.y.contains(&None));
         assert!(line.x.is_sorted());
+    }
+
+    /// Places move when others are left out.
+    #[test]
+    fn what_is_marked_stays_marked_where_it_is_drawn() {
+        let mut figure = lines(Axis::new("loss"), vec![Some(1.0), Some(2.0), Some(3.0)]);
+        figure.x = figure.x.log();
+        let Marks::Lines { series } = &mut figure.marks else { panic!("lines") };
+        series[0].marked = vec![2, 9];
+        let drawn = drawable(&figure).unwrap();
+        assert_eq!((&line(&drawn).x, &line(&drawn).marked), (&vec![1.0, 2.0], &vec![1]));
     }
 
     #[test]

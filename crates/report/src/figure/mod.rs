@@ -163,6 +163,9 @@ pub struct Line {
     /// A bound or a reference, not a measurement.
     #[serde(default)]
     pub dashed: bool,
+    /// Places, counted from 0, that stand out: what was chosen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marked: Vec<usize>,
 }
 
 /// Bars of one colour.

@@ -79,8 +79,12 @@ pub fn chart(figure: &Figure, shared: Shared<'_>) -> Value {
                 let mode =
                     if line.x.len() <= 40 && !line.dashed { "lines+markers" } else { "lines" };
                 let dash = if line.dashed { "dash" } else { "solid" };
-                traces.push(json!({ "type": "scatter", "mode": mode, "name": text(&line.name),
-                    "x": line.x, "y": line.y, "line": { "dash": dash }, "meta": meta }));
+                let mut trace = json!({ "type": "scatter", "mode": mode, "name": text(&line.name),
+                    "x": line.x, "y": line.y, "line": { "dash": dash }, "meta": meta });
+                if !line.marked.is_empty() {
+                    trace["marked"] = json!(line.marked);
+                }
+                traces.push(trace);
             }
         }
         Marks::Bars { series } => {
@@ -227,7 +231,8 @@ mod tests {
 
     fn line(name: &str) -> Line {
         let (x, y) = (vec![1.0, 2.0], vec![Some(2.0), None]);
-        Line { name: name.into(), x, y, band: Some((vec![1.0; 2], vec![3.0; 2])), dashed: false }
+        let band = Some((vec![1.0; 2], vec![3.0; 2]));
+        Line { name: name.into(), x, y, band, ..Line::default() }
     }
 
     #[test]

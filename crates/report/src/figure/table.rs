@@ -17,19 +17,25 @@ pub fn csv(figure: &Figure) -> String {
     let head = |rest: &[&str]| rest.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     match &figure.marks {
         Marks::Lines { series } => {
-            row(&head(&["series", &x, &y, "low", "high"]));
+            let is_marked = series.iter().any(|line| !line.marked.is_empty());
+            let mut names = head(&["series", &x, &y, "low", "high"]);
+            names.extend(is_marked.then(|| "chosen".to_owned()));
+            row(&names);
             for line in series {
                 for (i, (place, height)) in line.x.iter().zip(&line.y).enumerate() {
                     let band = line.band.as_ref();
                     let low = band.and_then(|(low, _)| low.get(i)).copied();
                     let high = band.and_then(|(_, high)| high.get(i)).copied();
-                    row(&[
+                    let mut fields = vec![
                         line.name.clone(),
                         number(Some(*place)),
                         number(*height),
                         number(low),
                         number(high),
-                    ]);
+                    ];
+                    let mark = if line.marked.contains(&i) { "yes" } else { "" };
+                    fields.extend(is_marked.then(|| mark.to_owned()));
+                    row(&fields);
                 }
             }
         }
@@ -134,7 +140,7 @@ mod tests {
             x: vec![1.0, 2.0],
             y: vec![Some(0.5), None],
             band: Some((vec![0.25, f64::NAN], vec![0.75, f64::NAN])),
-            dashed: false,
+            ..Line::default()
         };
         let expected = "series,block,loss (nats),low,high\r\n\
              \"a \"\"b\"\"\",1,0.5,0.25,0.75\r\n\"a \"\"b\"\"\",2,,,\r\n";
@@ -144,13 +150,8 @@ mod tests {
     #[test]
     fn no_name_becomes_a_formula_and_numbers_stay_numbers() {
         for name in ["=cmd|calc", "+x", "-x", "@x", "\tx"] {
-            let line = Line {
-                name: name.into(),
-                x: vec![-1.0],
-                y: vec![Some(-0.5)],
-                band: None,
-                dashed: false,
-            };
+            let line =
+                Line { name: name.into(), x: vec![-1.0], y: vec![Some(-0.5)], ..Line::default() };
             let text = csv(&figure(Marks::Lines { series: vec![line] }));
             assert_eq!(text.lines().nth(1), Some(format!("'{name},-1,-0.5,,").as_str()));
         }

@@ -1,6 +1,7 @@
 //! Reports: runs and suites as one HTML file that needs nothing else, with its figures as files if wanted.
 
 mod answer;
+mod beside;
 mod columns;
 mod comparable;
 mod curves;

@@ -7,13 +7,13 @@ use super::html::Html;
 use super::said::Said;
 use super::task;
 use super::verdict::{Findings, Row, unfair};
-use super::{columns, diagnosis, forest, settings, spikes};
+use super::{beside, columns, diagnosis, forest, settings, spikes};
 use crate::figure::plotly::{self, Shared};
 use crate::figure::{Figure, drawable, heat_range};
 use crate::palette::{self, Look};
 use crate::provenance::{Apart, together};
 use crate::run::Run;
-use crate::suite::SuiteTable;
+use crate::suite::{SideTable, SuiteTable};
 use crate::words::count;
 
 /// A section with charts.
@@ -22,6 +22,8 @@ pub(super) struct Section {
     pub(super) title: &'static str,
     about: &'static str,
     pub(super) panels: Vec<Panel>,
+    /// Tables of a suite behind its figures.
+    tables: Vec<SideTable>,
 }
 
 /// Figures that belong together: one, or heat maps side by side.
@@ -80,6 +82,7 @@ impl Part {
         let (headline, sentences) = (said.headline(), said.sentences());
         let beside = said.beside();
         let mut notes: Vec<String> = said.left_out().into_iter().chain(notes).collect();
+        notes.splice(0..0, suite.iter().flat_map(|suite| suite.notes.clone()));
         // A suite varies what it says it varies.
         if suite.is_none() {
             notes.splice(0..0, unfair(&groups));
@@ -161,7 +164,10 @@ impl Part {
         // It says the same with the same words, as long as the runs are the same.
         let said = self.suite.iter().flat_map(|suite| &suite.verdict);
         let is_new = |said: &&String| {
-            **said != self.headline && !self.sentences.contains(said) && !self.beside.contains(said)
+            **said != self.headline
+                && !self.sentences.contains(said)
+                && !self.beside.contains(said)
+                && !self.notes.contains(said)
         };
         let said: Vec<String> = said.filter(is_new).cloned().collect();
         folded(html, "What hadal compare said besides", &said);
@@ -195,6 +201,7 @@ impl Part {
         if section.id == "training" {
             spikes::write(html, &self.groups, &self.looks);
         }
+        section.tables.iter().for_each(|table| beside::write(html, table, &self.looks));
         html.markup("</section>\n");
     }
 
@@ -272,6 +279,7 @@ fn sections(groups: &[Group], suite: Option<&SuiteTable>) -> Vec<Section> {
         let name = figure.name.as_str();
         name != "differences" && (by_depth || !["validation-loss", "accuracy"].contains(&name))
     });
+    let (beside, of_suite) = beside::parted(suite, of_suite);
     let mut training = training(groups);
     if by_depth {
         let twice =
@@ -284,22 +292,32 @@ fn sections(groups: &[Group], suite: Option<&SuiteTable>) -> Vec<Section> {
             title: "The comparison",
             about: "",
             panels: of_suite.into_iter().map(Panel::of).collect(),
+            tables: Vec::new(),
+        },
+        Section {
+            id: "tuning",
+            title: "How settings were chosen",
+            about: beside.about(),
+            panels: beside.figures.into_iter().map(Panel::of).collect(),
+            tables: beside.tables,
         },
         Section {
             id: "training",
             title: "How training went",
             about: "Point at a name to see its seeds, click it to hide its curve. Drag to zoom, double-click to zoom out.",
             panels: training.into_iter().map(Panel::variants).collect(),
+            tables: Vec::new(),
         },
         Section {
             id: "diagnosis",
             title: "What the layers do",
             about: "From hadal diagnose: what each layer reads, writes and is good for.",
             panels: diagnosis::panels(groups),
+            tables: Vec::new(),
         },
     ];
     sections.iter_mut().for_each(|section| section.panels.retain(Panel::has_values));
-    sections.retain(|section| !section.panels.is_empty());
+    sections.retain(|section| !section.panels.is_empty() || !section.tables.is_empty());
     sections
 }
 

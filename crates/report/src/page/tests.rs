@@ -2,8 +2,9 @@ mod answers;
 
 use super::*;
 use crate::figure::plotly;
+use crate::figure::{Axis, Figure, Line, Marks};
 use crate::palette;
-use crate::suite::SuiteTable;
+use crate::suite::{SideTable, SuiteTable};
 use std::fs;
 use std::path::Path;
 
@@ -169,6 +170,60 @@ fn a_suite_brings_its_table() {
     assert_eq!(written.headline, "prenorm-0: held-out loss of 1.0000 nats");
     assert!(html.contains("<li>mgr wins &lt;b&gt;</li><li>By a bit.</li>"));
     assert!(html.contains("All 2 columns") && html.contains("data-label=\"mgr\">better</td>"));
+}
+
+/// A suite's side table, its figures and what readers must know have their places, and nothing leaves them.
+#[test]
+fn a_side_table_stands_with_its_figures_in_a_section_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("runs"), "prenorm-0", "prenorm", 0, 1.0);
+    let line = Line {
+        name: "prenorm".into(),
+        x: vec![1.0, 2.0],
+        y: vec![Some(1.0), Some(0.5)],
+        marked: vec![1],
+        ..Line::default()
+    };
+    let figure = |name: &str| Figure {
+        name: name.into(),
+        title: name.into(),
+        caption: String::new(),
+        x: Axis::new("rate"),
+        y: Axis::new("loss"),
+        marks: Marks::Lines { series: vec![line.clone()] },
+    };
+    let side = SideTable {
+        name: "tuning".into(),
+        title: "What <b> was".into(),
+        caption: "Over <i>.".into(),
+        columns: vec!["policy".into(), "edge".into()],
+        rows: vec![vec!["prenorm".into(), "<u> is the highest".into()]],
+    };
+    let table = SuiteTable {
+        baseline: "prenorm".into(),
+        verdict: vec!["First.".into(), "Widen <s>.".into()],
+        figures: vec![figure("loss-by-depth"), figure("tuning-lr-scale")],
+        tables: vec![side],
+        notes: vec!["Widen <s>.".into()],
+        ..SuiteTable::default()
+    };
+    fs::write(folder.path().join(SuiteTable::FILE), serde_json::to_string(&table).unwrap())
+        .unwrap();
+    let (html, _) = report(&[folder.path().to_owned()]);
+    let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
+    let places = [
+        "<li>Widen &lt;s&gt;.</li>",
+        "id=\"suite\"",
+        "id=\"loss-by-depth\"",
+        "<section id=\"tuning\"",
+        "id=\"tuning-lr-scale\"",
+        "<h3>What &lt;b&gt; was</h3>",
+        "class=\"bad\" data-label=\"edge\">&lt;u&gt; is the highest</td>",
+    ];
+    assert!(places.map(at).is_sorted(), "{:?}", places.map(at));
+    assert!(html.contains("\"marked\":[1]"));
+    // It is told once.
+    assert_eq!(html.matches("Widen").count(), 1);
 }
 
 #[test]

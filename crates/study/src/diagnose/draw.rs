@@ -31,7 +31,7 @@ impl Words<'_> {
 pub(crate) fn line(name: impl Into<String>, y: impl IntoIterator<Item = Option<f64>>) -> Line {
     let y: Vec<Option<f64>> = y.into_iter().map(finite).collect();
     let x = (0..y.len()).map(|i| i as f64).collect();
-    Line { name: name.into(), x, y, band: None, dashed: false }
+    Line { name: name.into(), x, y, ..Line::default() }
 }
 
 /// A reference over 0, 1, 2, ..

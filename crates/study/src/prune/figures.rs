@@ -26,13 +26,13 @@ pub fn figures(plan: &Plan) -> Vec<Figure> {
         let all = std::iter::once(&plan.outcome.whole).chain(&plan.curve);
         let y: Vec<Option<f64>> = all.map(|cost| Some(get(cost))).collect();
         let x = (0..y.len()).map(|n| n as f64).collect();
-        let line = Line { name: name.into(), x, y, band: None, dashed: false };
+        let line = Line { name: name.into(), x, y, ..Line::default() };
         Marks::Lines { series: vec![line] }
     };
     let kind = |name: &str, is: fn(&Part) -> bool, get: fn(&PartScore) -> Option<f64>| {
         let parts = plan.scores.parts.iter().filter(|score| is(&score.part));
         let (x, y) = parts.map(|score| (score.part.block() as f64, get(score))).unzip();
-        Line { name: name.into(), x, y, band: None, dashed: false }
+        Line { name: name.into(), x, y, ..Line::default() }
     };
     let is_block = |part: &Part| matches!(part, Part::Block(_));
     let blocks = || Axis::new("block");

@@ -16,8 +16,7 @@ pub fn figures(sweep: &Sweep) -> Vec<Figure> {
         name: name.into(),
         x: points.iter().map(x).collect(),
         y: points.iter().map(|point| Some(y(point)).filter(|y| y.is_finite())).collect(),
-        band: None,
-        dashed: false,
+        ..Line::default()
     };
     let by_flops = || Axis::new("forward FLOPs per token").unit("millions");
     let rate = |point: &Point| point.skipped.skippable_flops;

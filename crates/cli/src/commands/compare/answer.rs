@@ -22,13 +22,14 @@ const LEARNT: [&str; 9] = [
 /// Columns of both, which begin every part.
 const BOTH: [&str; 2] = ["policy", "blocks"];
 /// Columns that stay longest on a narrow screen.
-const FIRST: [&str; 11] = [
+const FIRST: [&str; 12] = [
     "policy",
     "blocks",
     "verdict",
     "difference",
     "held-out loss",
     "95 % interval",
+    "tuned to",
     "accuracy, %",
     "speed-up, tokens",
     "tokens/s",

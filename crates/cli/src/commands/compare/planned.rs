@@ -1,5 +1,7 @@
 //! What a suite will run, before it runs.
 
+mod tuning;
+
 use crate::failure::Failure;
 use crate::output::{Table, bytes, duration, grouped, print_json, scaled};
 use crate::screen::Screen;
@@ -19,11 +21,19 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
         )));
     }
     let plan = suite.plan(&Pace::new())?;
+    let tuning = suite.tuning(&Pace::new())?;
     if as_json {
-        print_json(&plan)?;
+        match tuning.is_empty() {
+            true => print_json(&plan)?,
+            false => print_json(&serde_json::json!({ "tuning": tuning, "runs": plan }))?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let screen = Screen::stdout();
+    // The guess has a thread on each core. If the pool cannot be made here, rayon makes one when it is first needed.
+    let _ = start_pool(Some(cores()));
+    let mut out = stdout();
+    let tuned = tuning::show(suite, &tuning, lanes, &screen, &mut out)?;
     let colours = screen.policies(plan.iter().map(|run| run.variant.as_str()));
     let mut head = vec!["run", ">parameters", ">steps", ">tokens", ">FLOPs"];
     let is_shaped = plan.iter().any(|run| run.shape.is_some());
@@ -51,10 +61,7 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
         table.row(row);
         table.paint(0, colour);
     }
-    let mut out = stdout();
     table.show(&mut out);
-    // The guess has a thread on each core. If the pool cannot be made here, rayon makes one when it is first needed.
-    let _ = start_pool(Some(cores()));
     let flops: f64 = plan.iter().map(PlannedRun::flops).sum();
     let estimate = estimate(suite, &plan, lanes, cores())?;
     let text = format!(
@@ -77,6 +84,9 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
             plan.len() / rule.most().max(1) * rule.looks.first().copied().unwrap_or(0)
         );
         writeln!(out, "{}", screen.wrapped(&text, 0))?;
+    }
+    if tuned > 0.0 {
+        writeln!(out, "With tuning: about {}.", duration(tuned + estimate.seconds))?;
     }
     Ok(ExitCode::SUCCESS)
 }

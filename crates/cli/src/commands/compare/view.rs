@@ -44,6 +44,10 @@ impl Watch for View {
         }
     }
 
+    fn said(&mut self, sentence: &str) {
+        line(&self.bar, sentence);
+    }
+
     fn waiting(&mut self, task: &Task) {
         let run = task.run.display();
         line(&self.bar, &format!("another process is at work in {run}; waiting for it to end"));

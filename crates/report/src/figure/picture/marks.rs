@@ -104,6 +104,15 @@ impl Picture<'_> {
             }
             chart.draw_series([PathElement::new(piece, style)])?;
         }
+        let (x, y) = rulers(chart);
+        let marked = line
+            .marked
+            .iter()
+            .filter_map(|&at| Some((x.at(*line.x.get(at)?), y.at((*line.y.get(at)?)?))));
+        let rings: Vec<(f64, f64)> = marked.collect();
+        let ring =
+            |at: (f64, f64)| Circle::new(at, self.px(7), colour.stroke_width(self.px(2) as u32));
+        chart.draw_series(rings.into_iter().map(ring))?;
         Ok(())
     }
 

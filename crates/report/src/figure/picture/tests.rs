@@ -25,6 +25,7 @@ fn kinds() -> Vec<Figure> {
         y: y.clone(),
         band: Some(band.clone()),
         dashed,
+        ..Line::default()
     };
     let bars = Bars {
         name: "a".into(),
@@ -92,4 +93,15 @@ fn many_long_names_end_in_how_many_more_there_are() {
     };
     let many = figure(Marks::Lines { series: (0..60).map(line).collect() });
     assert!(svg(&many, Shared::default()).unwrap().contains("more"));
+}
+
+#[test]
+fn what_is_marked_has_a_ring_around_its_point() {
+    let line = Line { x: vec![1.0, 2.0], y: vec![Some(1.0), Some(2.0)], ..Line::default() };
+    let rings = |marked: Vec<usize>| {
+        let series = vec![Line { marked, ..line.clone() }];
+        let svg = svg(&figure(Marks::Lines { series }), Shared::default()).unwrap();
+        svg.matches("<circle").count()
+    };
+    assert_eq!((rings(vec![]), rings(vec![1]), rings(vec![1, 7])), (2, 3, 3));
 }

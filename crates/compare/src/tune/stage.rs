@@ -1,0 +1,322 @@
+//! Tuning at work: round after round in the same pool as the suite's own runs.
+
+use super::choice::ranked;
+use super::plan::Search;
+use super::results::{Spent, TunedPoint, TunedVariant, Tuning, spent};
+use super::section::Tune;
+use super::{FILE, FOLDER};
+use crate::earlier::{self, Earlier};
+use crate::error::CompareError;
+use crate::execute::{End, Lanes, Progress, Start, Task, Watch, execute};
+use crate::folder::{SuiteFolder, write_json};
+use crate::plan::{Pace, PlannedRun};
+use crate::results::{Results, RunResult};
+use crate::suite::Suite;
+use hadal_files::create_directory;
+use hadal_report::suite::SuiteTable;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A suite whose variants have found their settings.
+pub(crate) struct Tuned {
+    pub(crate) suite: Suite,
+    pub(crate) tuning: Option<Tuning>,
+    /// What is left of the work.
+    pub(crate) rest: Part,
+}
+
+/// Tunes every variant. A suite without `[tune]` stays as it is. `None` if it was stopped.
+pub(crate) fn tuned(
+    suite: &Suite,
+    folder: &SuiteFolder,
+    lanes: Lanes,
+    command: &dyn Fn(Start<'_>) -> Command,
+    watch: &mut dyn Watch,
+    stop: &AtomicBool,
+) -> Result<Option<Tuned>, CompareError> {
+    let Some(tune) = &suite.tune else {
+        return Ok(Some(Tuned { suite: suite.clone(), tuning: None, rest: Part::ALL }));
+    };
+    let Some(pace) = folder.pace_of(suite, lanes, command, watch, stop)? else { return Ok(None) };
+    for part in ["", "settings", "logs"] {
+        create_directory(&folder.path().join(part).join(FOLDER))?;
+    }
+    let flops = suite.budget_flops()?;
+    let mut work = Part::of(suite, &pace)?;
+    let mut searches: Vec<Ongoing> = suite.searches().into_iter().map(Ongoing::new).collect();
+    let mut planned_flops = 0.0;
+    let mut before = Earlier::default();
+    for round in 1..=tune.rounds {
+        let mut runs: Vec<Candidate> = Vec::new();
+        for (at, ongoing) in searches.iter().enumerate() {
+            runs.extend(ongoing.candidates(at, suite, round, flops, &pace)?);
+        }
+        if runs.is_empty() {
+            break;
+        }
+        // All of a seed before the next.
+        let turn = |run: &PlannedRun| tune.seeds.iter().position(|seed| *seed == run.seed);
+        runs.sort_by_key(|candidate| turn(&candidate.run));
+        let plan: Vec<PlannedRun> = runs.iter().map(|candidate| candidate.run.clone()).collect();
+        let found = looked_at(suite, folder, &plan)?;
+        watch.said(&opening(tune, round, &plan, &found));
+        found.warnings.iter().for_each(|warning| watch.said(&format!("warning: {warning}")));
+        add(&mut before, found);
+        let tasks: Vec<Task> = plan
+            .iter()
+            .map(|run| folder.task_beside(run, place(folder, run), FOLDER))
+            .collect::<Result<_, _>>()?;
+        work.own = tasks.iter().map(|task| task.work).sum();
+        let mut whole = Whole { watch: &mut *watch, part: work };
+        let ends = execute(&tasks, lanes, command, &mut whole, stop)?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        if let Some(at) = ends.iter().position(|end| *end == End::Stopped) {
+            return Err(CompareError::TuningStopped { run: plan[at].name.clone() });
+        }
+        work.before += work.own;
+        work.ended += plan.len();
+        planned_flops += plan.iter().map(PlannedRun::flops).sum::<f64>();
+        let results: Vec<(Candidate, RunResult)> = runs
+            .into_iter()
+            .zip(&ends)
+            .map(|(candidate, end)| {
+                let run = &candidate.run;
+                let result = RunResult::read_at(&place(folder, run), run, end);
+                (candidate, result)
+            })
+            .collect();
+        for (at, ongoing) in searches.iter_mut().enumerate() {
+            ongoing.learn(at, tune, folder, round, &results);
+        }
+    }
+    let mut variants: Vec<TunedVariant> = searches
+        .into_iter()
+        .map(|ongoing| TunedVariant::of(suite, &ongoing.search, ongoing.points))
+        .collect();
+    let place_of = |name: &str| suite.variants.iter().position(|variant| variant.name == name);
+    variants.sort_by_key(|tuned| (tuned.depth, place_of(&tuned.variant)));
+    let tuning = gathered(suite, tune, variants, planned_flops, before);
+    write_json(&folder.path().join(FILE), &tuning)?;
+    tuning.choices().iter().for_each(|sentence| watch.said(sentence));
+    let mut chosen = suite.clone();
+    for tuned in &tuning.variants {
+        if let Some(point) = &tuned.chosen {
+            chosen = chosen.with_choice(&tuned.variant, tuned.depth, point.clone());
+        }
+    }
+    work.own = work.total - work.before;
+    Ok(Some(Tuned { suite: chosen, tuning: Some(tuning), rest: work }))
+}
+
+/// A search with what is left of it.
+struct Ongoing {
+    search: Search,
+    /// Points that are in the next round.
+    left: Vec<usize>,
+    points: Vec<TunedPoint>,
+}
+
+/// A run of one search's point.
+struct Candidate {
+    search: usize,
+    point: usize,
+    run: PlannedRun,
+}
+
+impl Ongoing {
+    fn new(search: Search) -> Self {
+        let left = (0..search.points.len()).collect();
+        Self { search, left, points: Vec::new() }
+    }
+
+    /// Its runs of a round; it is the search of this number.
+    fn candidates(
+        &self,
+        number: usize,
+        suite: &Suite,
+        round: usize,
+        flops: Option<f64>,
+        pace: &Pace,
+    ) -> Result<Vec<Candidate>, CompareError> {
+        let cell = (&suite.variants[self.search.variant], self.search.depth);
+        let mut candidates = Vec::new();
+        for &point in &self.left {
+            let runs = suite.tuning_runs(cell, &self.search.points[point], round, flops, pace)?;
+            let candidate = |run| Candidate { search: number, point, run };
+            candidates.extend(runs.into_iter().map(candidate));
+        }
+        Ok(candidates)
+    }
+
+    /// Takes in what its runs came to, and keeps the points that go on.
+    fn learn(
+        &mut self,
+        number: usize,
+        tune: &Tune,
+        folder: &SuiteFolder,
+        round: usize,
+        results: &[(Candidate, RunResult)],
+    ) {
+        let measured = |&point: &usize| {
+            let is_mine = |(candidate, _): &&(Candidate, RunResult)| {
+                (candidate.search, candidate.point) == (number, point)
+            };
+            let mine = results.iter().filter(is_mine).map(|(Candidate { run, .. }, result)| {
+                (run, result.clone(), spent(&place(folder, run), run, result))
+            });
+            TunedPoint::of(&self.search.points[point], round, mine.collect())
+        };
+        let measured: Vec<TunedPoint> = self.left.iter().map(measured).collect();
+        let losses: Vec<Option<f64>> = measured.iter().map(|point| point.loss).collect();
+        let best = ranked(&losses).into_iter().take(tune.survivors(self.left.len()));
+        let mut on: Vec<usize> = best.map(|at| self.left[at]).collect();
+        on.sort_unstable();
+        self.left = on;
+        self.points.extend(measured);
+    }
+}
+
+/// What there is already; a run of something else is refused.
+fn looked_at(
+    suite: &Suite,
+    folder: &SuiteFolder,
+    plan: &[PlannedRun],
+) -> Result<Earlier, CompareError> {
+    plan.iter().try_for_each(|run| folder.check(run, &place(folder, run)))?;
+    let now = earlier::now(suite, plan)?;
+    earlier::earlier(SuiteTable::runs_in(&folder.path().join(FOLDER))?, plan, &now)
+}
+
+/// The folder of a tuning run.
+fn place(folder: &SuiteFolder, run: &PlannedRun) -> PathBuf {
+    folder.path().join(FOLDER).join(&run.name)
+}
+
+fn add(all: &mut Earlier, more: Earlier) {
+    all.done += more.done;
+    all.runs += more.runs;
+    for (by, count) in more.by {
+        match all.by.iter_mut().find(|(other, _)| *other == by) {
+            Some((_, known)) => *known += count,
+            None => all.by.push((by, count)),
+        }
+    }
+    for warning in more.warnings {
+        if !all.warnings.contains(&warning) {
+            all.warnings.push(warning);
+        }
+    }
+}
+
+fn opening(tune: &Tune, round: usize, plan: &[PlannedRun], found: &Earlier) -> String {
+    let round = match tune.rounds {
+        1 => "tuning".to_owned(),
+        rounds => format!("tuning, round {round} of {rounds}"),
+    };
+    let steps = plan.iter().map(|run| run.steps).min().unwrap_or(0);
+    let most = plan.iter().map(|run| run.steps).max().unwrap_or(0);
+    let steps = if steps == most { steps.to_string() } else { format!("{steps} to {most}") };
+    format!("{round}: {} runs of {steps} steps; {}", plan.len(), found.sentence())
+}
+
+fn gathered(
+    suite: &Suite,
+    tune: &Tune,
+    variants: Vec<TunedVariant>,
+    planned_flops: f64,
+    earlier: Earlier,
+) -> Tuning {
+    let mut all = Spent::default();
+    variants.iter().for_each(|tuned| all += tuned.spent);
+    let is_untuned = |name: &&String| variants.iter().all(|tuned| tuned.variant != **name);
+    let names = suite.variants.iter().map(|variant| &variant.name);
+    Tuning {
+        seeds: tune.seeds.clone(),
+        per: tune.per,
+        depth: tune.depth,
+        share: tune.share,
+        rounds: tune.rounds,
+        keep: tune.keep,
+        runs: variants.iter().map(|tuned| tuned.runs().count()).sum(),
+        planned_flops,
+        spent: all,
+        untuned: names.filter(is_untuned).cloned().collect(),
+        variants,
+        earlier,
+    }
+}
+
+/// A part of all work: tuning's rounds, then the table's runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Part {
+    /// Work that was done before this part.
+    before: f64,
+    /// Work of this part.
+    own: f64,
+    total: f64,
+    /// Runs that ended before this part.
+    ended: usize,
+    /// All runs; none if this part is all there is.
+    runs: Option<usize>,
+}
+
+impl Part {
+    /// There is nothing before and nothing behind.
+    pub(crate) const ALL: Self = Self { before: 0.0, own: 1.0, total: 1.0, ended: 0, runs: None };
+
+    fn of(suite: &Suite, pace: &Pace) -> Result<Self, CompareError> {
+        let tuning = suite.tuning(pace)?;
+        let last = suite.plan(pace)?;
+        let runs = tuning.iter().flat_map(|round| &round.runs).chain(&last);
+        let total = runs.clone().map(PlannedRun::flops).sum();
+        Ok(Self { before: 0.0, own: 0.0, total, ended: 0, runs: Some(runs.count()) })
+    }
+
+    /// The progress of this part as that of all work.
+    fn whole(&self, progress: &Progress) -> Progress {
+        let Some(runs) = self.runs else { return progress.clone() };
+        let share = (self.before + self.own * progress.share) / self.total;
+        Progress {
+            share: if share.is_finite() { share.clamp(0.0, 1.0) } else { 1.0 },
+            ended: self.ended + progress.ended,
+            // Points that failed do not go on, so that there may be fewer.
+            runs: runs.max(self.ended + progress.runs),
+            running: progress.running.clone(),
+        }
+    }
+}
+
+/// Hands on all reports of a part, with the progress of all work.
+pub(crate) struct Whole<'a> {
+    pub(crate) watch: &'a mut dyn Watch,
+    pub(crate) part: Part,
+}
+
+impl Watch for Whole<'_> {
+    fn earlier(&mut self, earlier: &Earlier) {
+        self.watch.earlier(earlier);
+    }
+
+    fn said(&mut self, sentence: &str) {
+        self.watch.said(sentence);
+    }
+
+    fn waiting(&mut self, task: &Task) {
+        self.watch.waiting(task);
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        self.watch.progress(&self.part.whole(progress));
+    }
+
+    fn ended(&mut self, task: &Task, end: &End) {
+        self.watch.ended(task, end);
+    }
+
+    fn so_far(&mut self, results: &Results) {
+        self.watch.so_far(results);
+    }
+}
