@@ -42,7 +42,7 @@ pub enum Signal {
 
 impl Signal {
     /// Every signal.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Embedding,
         Self::Reading,
         Self::Ways,

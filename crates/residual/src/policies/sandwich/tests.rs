@@ -105,7 +105,7 @@ fn block_scales_of_one_change_nothing() {
     let start = chosen(&block_scaled(), &dimensions, |name, shape| {
         (!name.ends_with("scale")).then(|| drawn(name, shape))
     });
-    assert_eq!(values(out(&start)), values(out(&random(&plain(), &dimensions))));
+    assert_close(out(&start), out(&random(&plain(), &dimensions)), 1e-6);
 }
 
 #[test]
