@@ -162,12 +162,12 @@ impl Suite {
         depth: Option<usize>,
     ) -> Result<Option<Shape>, CompareError> {
         match self.shaping.matched || self.shaping.fixed.is_some() {
-            true => self.chosen(variant, depth).map(Some),
+            true => self.found_shape(variant, depth).map(Some),
             false => Ok(None),
         }
     }
 
-    fn chosen(&self, variant: &Variant, depth: Option<usize>) -> Result<Shape, CompareError> {
+    fn found_shape(&self, variant: &Variant, depth: Option<usize>) -> Result<Shape, CompareError> {
         if let Some(shape) = self.shaping.known(variant, depth) {
             return Ok(shape);
         }
@@ -211,7 +211,7 @@ impl Suite {
     /// The baseline's shape, with an MLP of its own if counts are matched.
     fn of_variant(&self, variant: &Variant, depth: Option<usize>) -> Result<Shape, CompareError> {
         let uncounted = self.uncounted(variant, depth);
-        let baseline = self.chosen(self.baseline_variant(), depth)?;
+        let baseline = self.found_shape(self.baseline_variant(), depth)?;
         let model = baseline.model(&self.model(variant, depth)?);
         if !self.shaping.matched {
             return Ok(Shape::of(&model, count(&model).map_err(&uncounted)?, baseline.target));

@@ -79,13 +79,9 @@ fn allocations(config: &ModelConfig, prompt: usize, steps: usize) -> Vec<(usize,
 }
 
 /// Settings other than the defaults, which take other code paths.
-<<<<<<< HEAD
-const VARIANTS: [&str; 15] = [
-=======
-const VARIANTS: [&str; 9] = [
+const VARIANTS: [&str; 17] = [
     "nanochat",
     "sandwich:block_scale=true,gate_temperature=0.3,embed_norm=true",
->>>>>>> w-one
     "hc:dynamic=false",
     "deepseek_v4",
     "deepseek_v4_1_flash:stream_scale=true",

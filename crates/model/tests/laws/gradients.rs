@@ -5,18 +5,11 @@ use hadal_model::{Decoder, Device, ModelConfig, Pass, Tokens, cross_entropy};
 use hadal_residual::{Recorder, ResidualConfig, Signal, StreamReadOut};
 use std::collections::BTreeMap;
 
-<<<<<<< HEAD
 /// A share of the largest gradient; what has no effect stays below: rounding, the epsilon of the norms, and what twenty
 /// rounds of Sinkhorn leave.
 const NOTHING: f64 = 1e-4;
 /// What has an effect stays above.
 const SOMETHING: f64 = 1e-6;
-=======
-/// A share of the largest gradient; anything below is only rounding.
-const NOTHING: f64 = 1e-5;
-/// What the epsilon of the norms and twenty rounds of Sinkhorn leave of a gradient that would be zero without them.
-const REST: f64 = 1e-4;
->>>>>>> w-one
 
 type Named = BTreeMap<String, Vec<f32>>;
 
@@ -52,14 +45,8 @@ fn is_without_effect(config: &ModelConfig, name: &str) -> bool {
         // The first site reads copies of one embedding: `pre` only scales it, which the norm of the
         // branch undoes. Without mixing, `mix_scale` is of `pre` alone.
         ResidualConfig::HyperConnections(hc) => {
-<<<<<<< HEAD
             let of_pre = part.starts_with("pre") || (hc.identity && *part == "mix_scale");
             *site == "0" && of_pre && !hc.stream_scale
-=======
-            // Without mixing, the scale is that of `pre` alone.
-            let scales_pre = hc.identity && *part == "mix_scale";
-            *site == "0" && (part.starts_with("pre") || scales_pre) && !hc.stream_scale
->>>>>>> w-one
         }
         ResidualConfig::ManifoldHyperConnections(mhc) => {
             let own_weights = mhc.single_pass || mhc.readout == StreamReadOut::Gated;
@@ -137,15 +124,9 @@ fn gradients_reach_every_parameter_that_has_an_effect() {
         let largest = lengths.iter().fold(0.0, |most: f64, (_, length)| most.max(*length));
         let wrong: Vec<String> = lengths
             .iter()
-<<<<<<< HEAD
             .filter(|(name, length)| match is_without_effect(config, name) {
                 true => *length > NOTHING * largest,
                 false => *length < SOMETHING * largest,
-=======
-            .filter(|(name, length)| {
-                let without = is_without_effect(config, name);
-                (*length < if without { REST } else { NOTHING } * largest) != without
->>>>>>> w-one
             })
             .map(|(name, length)| format!("{name} {:e}", length / largest))
             .collect();

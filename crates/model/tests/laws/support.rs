@@ -23,15 +23,10 @@ pub(crate) const DESERTED: [&str; 5] = [
 /// Whether tokens skip, so that the number of rows of a product depends on all of them: sums of few rows are made in
 /// another order than those of many, and results agree only to rounding.
 pub(crate) fn skips(config: &ModelConfig) -> bool {
-<<<<<<< HEAD
-    config.residual.skipping().is_some()
-        || matches!(config.residual, ResidualConfig::MixtureOfDepths(_))
-=======
     const TIME: usize = 8;
     let dimensions = config.dimensions();
     let all_run = |block| config.residual.running(block, TIME, &dimensions) == TIME;
     config.residual.skipping().is_some() || !(0..config.n_layers).all(all_run)
->>>>>>> w-one
 }
 
 /// Whether the policy has a fused form for this model, by which one token can be decoded without tensors.
@@ -70,33 +65,14 @@ pub(crate) fn with_policy(text: &str) -> ModelConfig {
     ModelConfig { residual: text.parse().unwrap(), ..base() }
 }
 
-<<<<<<< HEAD
 /// Every policy with every depth memory; the other switches follow from the policy's text, so that a new policy leaves the
 /// models of others as they are.
-=======
-/// Where a policy's turn of the switches begins: it depends on its text alone, so that a new policy leaves the configs of
-/// the others as they are.
-fn turn(residual: &ResidualConfig) -> usize {
-    let seed: u32 = std::env::var("LAWS_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
-    let hash = residual.to_string().bytes().fold(0x811c_9dc5 ^ seed, |hash: u32, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    (hash >> 8) as usize % 6
-}
-
-/// Every policy with every depth memory; the other switches take turns.
->>>>>>> w-one
 pub(crate) fn configs() -> Vec<ModelConfig> {
     let variants = VARIANTS.iter().map(|text| text.parse().unwrap());
     let policies = ResidualConfig::all().into_iter().chain(variants);
     policies
-<<<<<<< HEAD
         .flat_map(|residual: ResidualConfig| {
             let i: usize = residual.to_string().bytes().map(usize::from).sum();
-=======
-        .flat_map(|residual| {
-            let i = turn(&residual);
->>>>>>> w-one
             DEPTH_MEMORIES.into_iter().enumerate().map(move |(j, depth_kv)| ModelConfig {
                 residual: residual.clone(),
                 depth_kv,
