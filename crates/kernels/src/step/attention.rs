@@ -25,7 +25,8 @@ pub struct AttentionStep {
     values: Values,
 }
 
-/// What becomes of the values of an attention.
+/// What becomes of the values of an attention. It lives for one call, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 pub enum ValueStep {
     /// They are its own business.
     Own,

@@ -190,8 +190,9 @@ fn chosen(groups: &[Group], baseline: Option<&str>) -> usize {
 fn opponent(groups: &[Group], baseline: usize, i: usize) -> Option<usize> {
     let depth = |group: &Group| section(group.first(), "model").get("n_layers").cloned();
     let kind = |group: &Group| {
-        let precision = section(group.first(), "train").get("precision").cloned();
-        (section(group.first(), "residual"), precision)
+        let of = |table: &str, key: &str| section(group.first(), table).get(key).cloned();
+        let memory = ["depth_kv", "value_residual"].map(|key| of("model", key));
+        (section(group.first(), "residual"), of("train", "precision"), memory)
     };
     let of_depth = |group: &Group| depth(group) == depth(&groups[i]);
     let is_like = |group: &Group| kind(group) == kind(&groups[baseline]) && of_depth(group);
