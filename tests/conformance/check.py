@@ -222,7 +222,10 @@ def main(arguments=None):
         well, report = True, []
         for directory in options.golden:
             config, weights, trace = read_golden(directory)
-            found = run(config, weights, trace["input_ids"], trace.get("target_ids"))
+            try:
+                found = run(config, weights, trace["input_ids"], trace.get("target_ids"))
+            except NotImplementedError as error:
+                raise Unusable(f"{options.adapter} cannot run {directory}: {error}") from None
             if not isinstance(found, dict) or "logits" not in found:
                 raise Unusable("run() must return a dictionary with at least `logits`")
             rows = compare(trace, found, options.tolerance)

@@ -88,7 +88,7 @@ STREAMS = {"prenorm": prenorm, "hc": hc}
 def run(config, weights, input_ids, target_ids):
     settings = config["residual"]
     if settings["kind"] not in STREAMS or config["depth_kv"] != "none":
-        raise SystemExit(f"this example knows {', '.join(STREAMS)}, not {settings['kind']}")
+        raise NotImplementedError(f"this example knows {', '.join(STREAMS)}, not {settings['kind']}")
     weights = {name: value.astype(np.float64) for name, value in weights.items()}
     eps, found = config["norm_eps"], {}
     x = weights["embed.weight"][input_ids]

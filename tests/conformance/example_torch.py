@@ -104,7 +104,7 @@ def module_for(config, weights):
     kinds = {"prenorm": PreNorm, "hc": HyperConnections}
     kind = config["residual"]["kind"]
     if kind not in kinds or config["depth_kv"] != "none":
-        raise SystemExit(f"this example knows {', '.join(kinds)}, not {kind}")
+        raise NotImplementedError(f"this example knows {', '.join(kinds)}, not {kind}")
     return kinds[kind](config, weights)
 
 

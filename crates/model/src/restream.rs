@@ -148,14 +148,14 @@ pub fn restream(
         (logits(&decoder, tokens)?, parameters(&decoder))
     };
     progress(RestreamStage::Result);
-    let (decoder, dtypes) = source.with(&config)?;
-    let difference = apart(&before, &logits(&decoder, tokens)?);
+    let Built { config, decoder, dtypes, difference } =
+        best(&source, &config, &before, request, tokens)?;
     if difference > request.tolerance {
         return Err(RestreamError::Differs {
             residual: config.residual.to_string(),
             difference,
             tolerance: request.tolerance,
-            eps: config.norm_eps,
+            eps: source.files.config.norm_eps,
         });
     }
     let streamed = |declared: &hadal_residual::Declared| Streamed {
@@ -178,6 +178,48 @@ pub fn restream(
         stored_bytes: tensors.iter().map(|tensor| tensor.bytes() as u64).sum(),
         config,
     })
+}
+
+/// A result, and how far its logits are from the source's.
+struct Built {
+    config: ModelConfig,
+    decoder: Decoder,
+    /// The types in which its parameters can be stored without loss, as far as the source has them.
+    dtypes: HashMap<String, Dtype>,
+    difference: f32,
+}
+
+/// The result whose epsilon moves logits least, of those that the policy proposes. Most propose one.
+fn best(
+    source: &Source,
+    config: &ModelConfig,
+    before: &[f32],
+    request: &Restream,
+    tokens: &Tokens,
+) -> Result<Built, RestreamError> {
+    let build = |factor: f64| -> Result<Built, RestreamError> {
+        let config = ModelConfig { norm_eps: config.norm_eps * factor, ..config.clone() };
+        let (decoder, dtypes) = source.with(&config)?;
+        let difference = apart(before, &logits(&decoder, tokens)?);
+        Ok(Built { config, decoder, dtypes, difference })
+    };
+    let mut factors = config.residual.prenorm_epsilons(&config.dimensions()).into_iter();
+    let first = factors.next().unwrap_or(1.0);
+    let mut built = build(first)?;
+    if built.difference <= request.tolerance {
+        return Ok(built);
+    }
+    let (mut least, mut chosen, mut last) = (built.difference, first, first);
+    for factor in factors {
+        // One at a time is in memory.
+        drop(built);
+        built = build(factor)?;
+        last = factor;
+        if built.difference < least {
+            (least, chosen) = (built.difference, factor);
+        }
+    }
+    if last == chosen { Ok(built) } else { build(chosen) }
 }
 
 fn parameters(decoder: &Decoder) -> u64 {
@@ -213,7 +255,6 @@ impl Source {
         if !residual.depends_on_depth() {
             config.removed_blocks.clear();
         }
-        config.norm_eps *= residual.prenorm_epsilon(&config.dimensions());
         config.check()?;
         Ok(config)
     }

@@ -380,10 +380,10 @@ pub trait PolicyConfig {
         }))
     }
 
-    /// What the epsilon of all norms is multiplied by where the policy goes on from a prenorm model; less than one if it
-    /// reads means of what prenorm adds up.
-    fn prenorm_epsilon(&self, _dimensions: &Dimensions) -> f64 {
-        1.0
+    /// What the epsilon of all norms may be multiplied by where the policy goes on from a prenorm model: one, unless it reads
+    /// means of what prenorm adds up, which are smaller. The first is preferred, and another only if logits move less.
+    fn prenorm_epsilons(&self, _dimensions: &Dimensions) -> Vec<f64> {
+        vec![1.0]
     }
 
     /// Why the policy can be no prenorm model; said where [`PolicyConfig::as_prenorm`] finds no values.

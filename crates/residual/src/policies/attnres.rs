@@ -181,10 +181,14 @@ impl PolicyConfig for AttentionResidualsConfig {
     }
 
     /// The mean of k sources is a k-th of their sum, so its square needs an epsilon of a k-th's square. There is one epsilon
-    /// for all readers; as streams grow with depth, most is gained where it is divided by the number of sources at the end.
-    fn prenorm_epsilon(&self, dimensions: &Dimensions) -> f64 {
+    /// for all readers, and which is best depends on how the stream grows with depth.
+    fn prenorm_epsilons(&self, dimensions: &Dimensions) -> Vec<f64> {
         let sources = 1 + dimensions.sites().div_ceil(self.block_size(dimensions));
-        if self.delta { 1.0 } else { 1.0 / sources as f64 }
+        let most = if self.delta { 1.0 } else { (sources * sources) as f64 };
+        std::iter::successors(Some(1.0), |share| Some(2.0 * share))
+            .take_while(|&share| share <= most)
+            .map(|share| 1.0 / share)
+            .collect()
     }
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
