@@ -58,6 +58,7 @@ pub fn compare(
     let now = earlier::now(suite, &plan)?;
     let mut earlier = earlier::earlier(folder, &plan, &now)?;
     earlier.warnings.extend(seen::warning(folder, suite)?);
+    earlier.runs = looks::needed(suite, &plan, earlier.done);
     watch.earlier(&earlier);
     let (ends, looks) = looks::make(suite, folder, &plan, lanes, command, watch, stop)?;
     // Data may have been replaced while the suite went on.
