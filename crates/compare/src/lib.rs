@@ -65,7 +65,7 @@ pub fn compare(
     earlier::earlier(folder, &plan, &now)?;
     // Seeds that no look needed are no runs of this suite.
     let plan = &plan[..ends.len()];
-    earlier.runs = plan.len();
+    (earlier.runs, earlier.done) = (plan.len(), earlier.done.min(plan.len()));
     let results = Results { earlier, ..Results::read(suite, folder, plan, &ends, looks) };
     let table = results.table(suite);
     folder::write_json(&folder.path().join(SuiteTable::FILE), &table)?;
