@@ -70,13 +70,14 @@ pub fn compare(
     let there = || SuiteTable::runs(folder.path());
     let mut earlier = earlier::earlier(there()?, &plan, &now)?;
     earlier.warnings.extend(seen::warning(folder, suite)?);
+    earlier.runs = looks::needed(suite, &plan, earlier.done);
     watch.earlier(&earlier);
     let (ends, looks) = looks::make(suite, folder, &plan, lanes, command, watch, stop)?;
     // Data may have been replaced while the suite went on.
     earlier::earlier(there()?, &plan, &now)?;
     // Seeds that no look needed are no runs of this suite.
     let plan = &plan[..ends.len()];
-    earlier.runs = plan.len();
+    (earlier.runs, earlier.done) = (plan.len(), earlier.done.min(plan.len()));
     let results = Results { earlier, ..Results::read(suite, folder, plan, &ends, looks) };
     let results = results.with_tuning(tuning);
     let table = results.table(suite);

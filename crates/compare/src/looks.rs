@@ -93,6 +93,14 @@ pub(super) fn rule(
     Ok(Some(Rule { looks: between.chain([most]).collect(), ..ends }))
 }
 
+/// Runs that are needed at least, if so many are done: those of all seeds, or up to the next look.
+pub(super) fn needed(suite: &Suite, plan: &[PlannedRun], done: usize) -> usize {
+    let Some(rule) = &suite.rule else { return plan.len() };
+    let of_seed = plan.len() / rule.most().max(1);
+    let mut looks = rule.looks.iter().map(|seeds| seeds * of_seed);
+    looks.find(|&runs| runs >= done).unwrap_or(plan.len())
+}
+
 /// Makes the runs of a plan, as many as its looks need. Returns how they ended, and how many looks were taken.
 pub(super) fn make(
     suite: &Suite,

@@ -167,6 +167,20 @@ impl Suite {
         }
     }
 
+    /// Every shape that is chosen, by the name of its variant at its depth; the baseline's come first.
+    pub fn shapes(&self) -> Result<Vec<(String, Shape)>, CompareError> {
+        let mut variants: Vec<&Variant> = self.variants.iter().collect();
+        variants.sort_by_key(|variant| variant.name != self.baseline);
+        let mut shapes = Vec::new();
+        for depth in self.each_depth() {
+            for &variant in &variants {
+                let name = super::plan::cell(&variant.name, depth);
+                shapes.extend(self.shape(variant, depth)?.map(|shape| (name, shape)));
+            }
+        }
+        Ok(shapes)
+    }
+
     fn found_shape(&self, variant: &Variant, depth: Option<usize>) -> Result<Shape, CompareError> {
         if let Some(shape) = self.shaping.known(variant, depth) {
             return Ok(shape);

@@ -56,6 +56,16 @@ fn looks_that_make_no_sense_are_refused() {
     }
 }
 
+#[test]
+fn what_was_done_before_is_held_to_the_next_look() {
+    let until = suite(&format!("{UNTIL}\n[looks]\nfirst = 2\nmost = 6"), TWO);
+    let plan = until.plan(&Pace::new()).unwrap();
+    let needed = |done| crate::looks::needed(&until, &plan, done);
+    assert_eq!([0, 3, 4, 5, 8, 9, 12, 99].map(needed), [4, 4, 4, 8, 8, 12, 12, 12]);
+    let fixed = suite("seeds = [0, 1, 2]", TWO);
+    assert_eq!(crate::looks::needed(&fixed, &fixed.plan(&Pace::new()).unwrap(), 1), 6);
+}
+
 /// Results of as many seeds as a look has.
 fn at_look(suite: &Suite, look: usize, loss: impl Fn(&PlannedRun) -> f64) -> Results {
     let plan = suite.plan(&Pace::new()).unwrap();

@@ -249,7 +249,7 @@ fn the_small_depthbench_has_one_count_for_all() {
         .and_then(|suite| suite.plan(&Pace::new()))
         .unwrap();
     let cells: Vec<&PlannedRun> = runs.iter().filter(|run| run.seed == 0).collect();
-    assert_eq!((cells.len(), runs.len()), (8 * 3, 8 * 3 * 3));
+    assert_eq!((cells.len(), runs.len()), (8 * 3, 8 * 3 * 5));
     let find = |name: &str| cells.iter().find(|run| run.name == name).unwrap();
     let own = find("prenorm-d6-s0").parameters;
     for run in &cells {

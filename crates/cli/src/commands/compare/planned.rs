@@ -6,19 +6,17 @@ use crate::failure::Failure;
 use crate::output::{Table, bytes, duration, grouped, print_json, scaled};
 use crate::screen::Screen;
 use crate::standard::stdout;
-use hadal_compare::{Budget, Lanes, Pace, PlannedRun, Suite, estimate};
+use hadal_compare::{Budget, Lanes, Pace, PlannedRun, Shape, Suite, estimate};
 use hadal_cpu::machine::cores;
 use hadal_cpu::pool::start_pool;
+use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
 
 /// Prints every run and what all of them may take.
 pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCode, Failure> {
     if let Budget::Minutes(minutes) = suite.budget {
-        return Err(Failure::usage(format!(
-            "{}: budget.minutes is {minutes}: steps follow from a speed that is measured at the start; there is nothing to show before",
-            suite.origin()
-        )));
+        return before_speed(suite, minutes, as_json);
     }
     let plan = suite.plan(&Pace::new())?;
     let tuning = suite.tuning(&Pace::new())?;
@@ -38,7 +36,7 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
     let mut head = vec!["run", ">parameters", ">steps", ">tokens", ">FLOPs"];
     let is_shaped = plan.iter().any(|run| run.shape.is_some());
     if is_shaped {
-        head.extend([">blocks", ">d_model", ">d_ff", ">d/L", ">off, %"]);
+        head.extend(SHAPE);
     }
     let mut table = Table::new(&head);
     for (run, colour) in plan.iter().zip(colours) {
@@ -49,15 +47,7 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
             scaled(run.tokens() as f64),
             scaled(run.flops()),
         ];
-        row.extend(run.shape.iter().flat_map(|shape| {
-            [
-                shape.n_layers.to_string(),
-                shape.d_model.to_string(),
-                shape.d_ff.to_string(),
-                format!("{:.1}", shape.aspect()),
-                format!("{:+.2}", 100.0 * shape.off),
-            ]
-        }));
+        row.extend(run.shape.iter().flat_map(of_shape));
         table.row(row);
         table.paint(0, colour);
     }
@@ -88,6 +78,48 @@ pub(super) fn show(suite: &Suite, lanes: Lanes, as_json: bool) -> Result<ExitCod
     if tuned > 0.0 {
         writeln!(out, "With tuning: about {}.", duration(tuned + estimate.seconds))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Columns of a shape that the suite chose.
+const SHAPE: [&str; 5] = [">blocks", ">d_model", ">d_ff", ">d/L", ">off, %"];
+
+fn of_shape(shape: &Shape) -> [String; 5] {
+    [
+        shape.n_layers.to_string(),
+        shape.d_model.to_string(),
+        shape.d_ff.to_string(),
+        format!("{:.1}", shape.aspect()),
+        format!("{:+.2}", 100.0 * shape.off),
+    ]
+}
+
+/// Steps of a budget of minutes follow from a speed that is measured at the start. Until then there are only shapes.
+fn before_speed(suite: &Suite, minutes: f64, as_json: bool) -> Result<ExitCode, Failure> {
+    let shapes = suite.shapes()?;
+    let why = format!(
+        "budget.minutes is {minutes}: steps follow from a speed that is measured at the start"
+    );
+    if shapes.is_empty() {
+        let origin = suite.origin();
+        return Err(Failure::usage(format!("{origin}: {why}; there is nothing to show before")));
+    }
+    if as_json {
+        let shapes: Vec<_> =
+            shapes.iter().map(|(name, shape)| json!({"run": name, "shape": shape})).collect();
+        print_json(&shapes)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let head: Vec<&str> = ["run", ">parameters"].into_iter().chain(SHAPE).collect();
+    let mut table = Table::new(&head);
+    for (name, shape) in &shapes {
+        let mut row = vec![name.clone(), grouped(shape.parameters.into())];
+        row.extend(of_shape(shape));
+        table.row(row);
+    }
+    let mut out = stdout();
+    table.show(&mut out);
+    writeln!(out, "{why}.")?;
     Ok(ExitCode::SUCCESS)
 }
 

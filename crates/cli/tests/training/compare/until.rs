@@ -120,6 +120,8 @@ fn minutes_matched_counts_and_looks_go_together() {
     let head = "seeds = \"until decided\"\nlooks = { first = 2, most = 3 }\nbudget.minutes = 0.002\nmatch = \"parameters\"";
     fs::write(&suite, format!("{head}\n{body}\n{THREE}")).unwrap();
     let out = directory.path().join("out");
+    let shown = finish(compare(&suite, &out).arg("--dry-run")).succeeded().stdout;
+    assert!(shown.contains("d_ff") && shown.contains("budget.minutes is 0.002"), "{shown}");
     finish(&mut compare(&suite, &out)).succeeded();
     let results = json(&out.join("results.json"));
     let cells = results["cells"].as_array().unwrap();
