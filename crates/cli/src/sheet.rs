@@ -128,7 +128,7 @@ fn features(config: &ModelConfig) -> String {
     match config.value_residual {
         ValueResidual::None => {}
         ValueResidual::Fixed => found.push("values of the first block".into()),
-        ValueResidual::Learned => found.push("values of the first block, learned".into()),
+        ValueResidual::Learned => found.push("values of the first block (learned)".into()),
     }
     if let Some(window) = &config.sliding_window {
         found.push(format!("window of {}", grouped(window.size as i128)));
