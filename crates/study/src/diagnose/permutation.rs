@@ -2,7 +2,7 @@
 //!
 //! `P(i,j) = |loss - loss with the weights of blocks i and j exchanged| / loss`. Where nothing happens, the order of the
 //! blocks carries nothing. As in DepthBench (2609.32534), which counts pairs above 0.15 in the last three quarters. What
-//! travels with a block is said in [`super::exchange`].
+//! travels with a block is said in `exchange.rs`.
 
 use super::causal::share_above;
 use super::diagnostic::{Diagnostic, Models};

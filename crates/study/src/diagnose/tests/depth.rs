@@ -283,7 +283,7 @@ fn blocks_that_cannot_change_places_are_refused_with_the_reason() {
         ("mixln", (0, 1), "behind the sum"),
         ("mgr:streams=3", (0, 2), "has nothing in the place of residual."),
         ("mod", (0, 1), "has nothing in the place of residual.1."),
-        ("attnres:delta=true", (0, 3), "has nothing in the place of residual.2.query"),
+        ("attnres:delta=true", (0, 3), "has nothing in the place of residual.2."),
     ] {
         let decoder = random(kind, 4);
         let found = permuted(&decoder, &batch(2, 5));
