@@ -9,6 +9,7 @@ use super::diagnostic::{Diagnostic, Models};
 use super::draw::Words;
 use super::error::DiagnoseError;
 use super::exchange::Exchange;
+use super::kind::Kind;
 use super::summary::Summary;
 use hadal_data::Batch;
 use hadal_model::Decoder;
@@ -179,8 +180,12 @@ impl Diagnostic for Permutation {
     }
 
     fn tell(&self, summary: &mut Summary) {
-        if self.sums.positions > 0 {
+        if self.sums.positions > 0 && !self.pairs.is_empty() {
             summary.permutation = Some(self.summary());
+        } else if let Some((i, j, why)) = self.refused.first() {
+            let reason =
+                format!("no two of its blocks can change places, such as {i} and {j}: {why}");
+            summary.refuse(Kind::Permutation, reason);
         }
     }
 }

@@ -292,6 +292,12 @@ fn blocks_that_cannot_change_places_are_refused_with_the_reason() {
         assert!(why.contains(reason), "{kind}: {why}");
         assert_eq!(found.scores[pair.0][pair.1], None);
     }
+    // One of two blocks is postnorm, the other prenorm.
+    let mut summary = Summary::default();
+    let half = random("mixln:post_fraction=0.5", 2);
+    seen(&half, &batch(2, 5), Permutation::new(&half)).tell(&mut summary);
+    assert_eq!((summary.permutation, summary.refused.len()), (None, 1));
+    assert!(summary.refused[0].reason.contains("such as 0 and 1: one has its norms"));
     // An average over places stays at its place.
     assert!(permuted(&random("denseformer", 3), &batch(2, 5)).refused.is_empty());
 }
