@@ -2,13 +2,14 @@
 //!
 //! `P(i,j) = |loss - loss with the weights of blocks i and j exchanged| / loss`. Where nothing happens, the order of the
 //! blocks carries nothing. As in DepthBench (2609.32534), which counts pairs above 0.15 in the last three quarters. What
-//! travels with a block is said in [`super::exchange`].
+//! travels with a block is said in `exchange.rs`.
 
 use super::causal::share_above;
 use super::diagnostic::{Diagnostic, Models};
 use super::draw::Words;
 use super::error::DiagnoseError;
 use super::exchange::Exchange;
+use super::kind::Kind;
 use super::summary::Summary;
 use hadal_data::Batch;
 use hadal_model::Decoder;
@@ -179,8 +180,12 @@ impl Diagnostic for Permutation {
     }
 
     fn tell(&self, summary: &mut Summary) {
-        if self.sums.positions > 0 {
+        if self.sums.positions > 0 && !self.pairs.is_empty() {
             summary.permutation = Some(self.summary());
+        } else if let Some((i, j, why)) = self.refused.first() {
+            let reason =
+                format!("no two of its blocks can change places, such as {i} and {j}: {why}");
+            summary.refuse(Kind::Permutation, reason);
         }
     }
 }

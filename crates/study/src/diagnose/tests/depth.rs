@@ -283,7 +283,7 @@ fn blocks_that_cannot_change_places_are_refused_with_the_reason() {
         ("mixln", (0, 1), "behind the sum"),
         ("mgr:streams=3", (0, 2), "has nothing in the place of residual."),
         ("mod", (0, 1), "has nothing in the place of residual.1."),
-        ("attnres:delta=true", (0, 3), "has nothing in the place of residual.2.query"),
+        ("attnres:delta=true", (0, 3), "has nothing in the place of residual.2."),
     ] {
         let decoder = random(kind, 4);
         let found = permuted(&decoder, &batch(2, 5));
@@ -292,6 +292,12 @@ fn blocks_that_cannot_change_places_are_refused_with_the_reason() {
         assert!(why.contains(reason), "{kind}: {why}");
         assert_eq!(found.scores[pair.0][pair.1], None);
     }
+    // One of two blocks is postnorm, the other prenorm.
+    let mut summary = Summary::default();
+    let half = random("mixln:post_fraction=0.5", 2);
+    seen(&half, &batch(2, 5), Permutation::new(&half)).tell(&mut summary);
+    assert_eq!((summary.permutation, summary.refused.len()), (None, 1));
+    assert!(summary.refused[0].reason.contains("such as 0 and 1: one has its norms"));
     // An average over places stays at its place.
     assert!(permuted(&random("denseformer", 3), &batch(2, 5)).refused.is_empty());
 }
