@@ -53,7 +53,15 @@ fn step(decoder: &Decoder, time: u32) -> usize {
 #[test]
 fn activations_of_a_training_step_grow_with_depth_and_not_with_its_square() {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
-    for policy in ["prenorm", "attnres", "attnres:delta=true", "mgr", "mgr:gate=independent", "gr", "ddl:channels=4"] {
+    for policy in [
+        "prenorm",
+        "attnres",
+        "attnres:delta=true",
+        "mgr",
+        "mgr:gate=independent",
+        "gr",
+        "ddl:channels=4",
+    ] {
         let peaks = [8, 16, 32].map(|blocks| {
             let config = config(policy.parse().unwrap(), blocks);
             let decoder = Decoder::fresh(&config, 1, &Device::flex().autodiff()).unwrap();
