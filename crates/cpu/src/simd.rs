@@ -170,6 +170,14 @@ pub(crate) fn prefetch(row: &[f32]) {
     }
 }
 
+/// Asks for a row that lies `distance` elements behind this one, if there is one.
+#[inline(always)]
+pub(crate) fn prefetch_behind(row: &[f32], distance: usize) {
+    for line in (0..row.len()).step_by(16) {
+        prefetch_line(row.as_ptr().wrapping_add(distance + line));
+    }
+}
+
 /// Asks for one line of the cache. A hint: wherever it points, nothing else happens.
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const f32) {

@@ -317,6 +317,28 @@ mod tests {
     }
 
     #[test]
+    fn released_models_are_what_their_code_says() {
+        for (name, settings) in [
+            ("deepseek_v4", "mhc:streams=4,sinkhorn_iters=20,readout=gated,epsilon=1e-6"),
+            (
+                "deepseek_v4_1_flash",
+                "mhc:streams=4,sinkhorn_iters=20,single_pass=true,epsilon=1e-6",
+            ),
+            ("glm5_flash", "mhc:streams=4,sinkhorn_iters=20,readout=mean,epsilon=1e-6"),
+            (
+                "hy4",
+                "mhc:streams=4,identity=true,readout=gated,epsilon=1e-6,post_epsilon=1e-6,post_multiplier=2.0",
+            ),
+            // A rank of 320 in a width of 2560.
+            ("qwen3_8_next", "gr:streams=4"),
+            ("kimi_k3", "attnres:block_size=24"),
+        ] {
+            let parse = |text: &str| text.parse::<ResidualConfig>().unwrap();
+            assert_eq!(parse(name), parse(settings), "{name}");
+        }
+    }
+
+    #[test]
     fn every_released_name_is_readable_and_unlike_every_kind() {
         let mut names = kinds();
         for name in &names {

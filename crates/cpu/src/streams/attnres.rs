@@ -53,7 +53,7 @@ use super::{DecodeStream, Gradient, Stream};
 use crate::buffer::unwritten;
 use crate::parallel;
 use crate::rows::{Rows, sum_of_partials};
-use crate::simd::Form;
+use crate::simd::{Form, prefetch_line};
 use decode::AttnResDecoding;
 use std::sync::Arc;
 
@@ -449,6 +449,16 @@ impl Pull {
     #[inline(always)]
     fn index(&self, token: usize, source: usize) -> usize {
         token * self.heads * self.sources + source
+    }
+
+    /// Asks for what a table has some tokens further on, where this token's first number is at an index: a token is about a
+    /// line of the cache, so that each would be waited for.
+    #[inline(always)]
+    fn ask_for(&self, table: &[f32], at: usize, heads: usize) {
+        let next = at + tile::RUN * self.heads * self.sources;
+        for head in 0..heads {
+            prefetch_line(table.as_ptr().wrapping_add(next + head * self.sources));
+        }
     }
 }
 

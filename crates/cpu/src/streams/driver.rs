@@ -318,7 +318,7 @@ simd! {
         tile: Forward<'_, P::Kept>,
         scratch: &mut P::Scratch,
     ) {
-        policy.forward(params, tile, scratch);
+        policy.forward_by::<FUSED>(params, tile, scratch);
     }
 }
 
@@ -330,6 +330,6 @@ simd! {
         tile: Backward<'_, P::Kept>,
         scratch: &mut P::Scratch,
     ) {
-        policy.backward(params, tile, scratch);
+        policy.backward_by::<FUSED>(params, tile, scratch);
     }
 }

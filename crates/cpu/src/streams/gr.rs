@@ -42,7 +42,7 @@ use crate::gemm::{Packed, Scratch, View};
 use crate::lent::Lent;
 use crate::linear::FEW;
 use crate::precision::Precision;
-use crate::simd::exp;
+use crate::simd::exp_by;
 use std::cell::Cell;
 
 /// Settings of [`Gr`].
@@ -99,8 +99,9 @@ pub struct Params<'a> {
 
 #[derive(Debug)]
 struct Forth {
-    /// `[n d, r + n]`
-    down: Packed,
+    /// `[n d, r]`: `write` is multiplied row by row. A token that is near a threshold decides alone as it does among
+    /// others, and a panel of few columns would cost as much as a whole one.
+    read_down: Packed,
     /// `[r, n d]`
     up: Packed,
 }
@@ -200,11 +201,12 @@ unsafe impl Policy for GatedStreams {
             return;
         }
         let (wide, rank) = (self.wide(), self.settings.rank);
-        let down = [(View::transposed(params.down, wide), params.down.len() / wide)];
+        let down = [(View::transposed(&params.down[..rank * wide], wide), rank)];
         let up = [(View::transposed(params.up, rank), wide)];
         let mut packed =
             Packed::all(&[(&down[..], wide), (&up[..], rank)], Precision::F32).into_iter();
-        params.forth = packed.next().zip(packed.next()).map(|(down, up)| Forth { down, up });
+        params.forth =
+            packed.next().zip(packed.next()).map(|(read_down, up)| Forth { read_down, up });
     }
 
     fn prepare_backward(&self, params: &mut Params<'_>) {
@@ -228,12 +230,32 @@ unsafe impl Policy for GatedStreams {
 
     #[inline(always)]
     fn forward(&self, params: &Params<'_>, tile: Forward<'_, ()>, room: &mut Room) {
-        self.forward_tile(params, tile, &mut room.0);
+        self.forward_by::<false>(params, tile, room);
     }
 
     #[inline(always)]
     fn backward(&self, params: &Params<'_>, tile: Backward<'_, ()>, room: &mut Room) {
-        self.backward_tile(params, tile, &mut room.0);
+        self.backward_by::<false>(params, tile, room);
+    }
+
+    #[inline(always)]
+    fn forward_by<const FUSED: bool>(
+        &self,
+        params: &Params<'_>,
+        tile: Forward<'_, ()>,
+        room: &mut Room,
+    ) {
+        self.forward_tile::<FUSED>(params, tile, &mut room.0);
+    }
+
+    #[inline(always)]
+    fn backward_by<const FUSED: bool>(
+        &self,
+        params: &Params<'_>,
+        tile: Backward<'_, ()>,
+        room: &mut Room,
+    ) {
+        self.backward_tile::<FUSED>(params, tile, &mut room.0);
     }
 }
 
@@ -256,17 +278,17 @@ impl GatedStreams {
 }
 
 #[inline(always)]
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
+    1.0 / (1.0 + exp_by::<FUSED>(-x))
 }
 
 /// `a = silu(z)` for the logits of the read; others may lie behind each token's.
 #[inline(always)]
-fn activate(a: &mut Vec<f32>, logits: &[f32], outputs: usize, rank: usize) {
+fn activate<const FUSED: bool>(a: &mut Vec<f32>, logits: &[f32], outputs: usize, rank: usize) {
     a.resize(logits.len() / outputs * rank, 0.0);
     for (a, logits) in a.chunks_exact_mut(rank).zip(logits.chunks_exact(outputs)) {
         for (a, z) in a.iter_mut().zip(logits) {
-            *a = z * sigmoid(*z);
+            *a = z * sigmoid::<FUSED>(*z);
         }
     }
 }

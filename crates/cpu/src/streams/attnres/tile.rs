@@ -3,10 +3,11 @@
 use super::shape::{Shape, row, row_mut};
 use super::{Pull, View};
 use crate::row::{inverse_rms, normalise};
-use crate::simd::{add_scaled, dot};
+use crate::simd::{add_scaled, dot, prefetch_behind};
 
 /// Tokens of which one source is read before the next one is turned to: about a page, which is as far
-/// as the processor fetches ahead.
+/// as the processor fetches ahead. Rows are asked for so many tokens before they are needed: one page of each source is too
+/// little for the processor to see where it goes.
 pub(super) const RUN: usize = 4;
 
 /// Readers from which a source collects at the same time: more would be too many rows to fetch ahead.
@@ -61,6 +62,7 @@ simd! {
                     let token = tile.first + t;
                     let logits = &mut row_mut(tile.logits, t, each)[i..];
                     let source_row = row(source.rows, token, width);
+                    prefetch_behind(source_row, RUN * width);
                     shape.ask(logits, count, source_row, query, source.inverse_rms[token]);
                 }
             }
@@ -177,6 +179,7 @@ simd! {
                 let slopes = row_mut(slopes, head, count);
                 let mut mean = 0.0;
                 for (slope, (weight, row)) in slopes.iter_mut().zip(&terms) {
+                    prefetch_behind(row, RUN * width);
                     *slope = dot(gradient, row);
                     mean += weight * *slope;
                 }
@@ -240,7 +243,9 @@ simd! {
             for (t, gradient) in gradients.chunks_exact_mut(width).enumerate() {
                 let mut sum = 0.0;
                 for pull in tile.pulls {
-                    sum += pull.turns[pull.index(first + t, tile.position)];
+                    let at = pull.index(first + t, tile.position);
+                    pull.ask_for(&pull.turns, at, 1);
+                    sum += pull.turns[at];
                 }
                 match tile.start {
                     Some(start) => gradient.copy_from_slice(row(start, run * RUN + t, width)),
@@ -252,6 +257,14 @@ simd! {
             }
             for pulls in tile.pulls.chunks(GROUP) {
                 for (t, gradient) in gradients.chunks_exact_mut(width).enumerate() {
+                    for pull in pulls {
+                        prefetch_behind(row(&pull.gradient, first + t, width), RUN * width);
+                        let at = pull.index(first + t, tile.position);
+                        pull.ask_for(&pull.weights, at, shape.heads);
+                        if !pull.query.is_empty() {
+                            pull.ask_for(&pull.slopes, at, shape.heads);
+                        }
+                    }
                     for (head, gradient) in gradient.chunks_exact_mut(group).enumerate() {
                         terms.clear();
                         for pull in pulls {

@@ -103,6 +103,28 @@ pub unsafe trait Policy: Debug + Send + Sync + 'static {
         tile: Backward<'_, Self::Kept>,
         scratch: &mut Self::Scratch,
     );
+
+    /// What the driver calls for [`Self::forward`]: for policies that want to know whether the CPU has fused products.
+    #[inline(always)]
+    fn forward_by<const FUSED: bool>(
+        &self,
+        params: &Self::Params<'_>,
+        tile: Forward<'_, Self::Kept>,
+        scratch: &mut Self::Scratch,
+    ) {
+        self.forward(params, tile, scratch);
+    }
+
+    /// The same for [`Self::backward`].
+    #[inline(always)]
+    fn backward_by<const FUSED: bool>(
+        &self,
+        params: &Self::Params<'_>,
+        tile: Backward<'_, Self::Kept>,
+        scratch: &mut Self::Scratch,
+    ) {
+        self.backward(params, tile, scratch);
+    }
 }
 
 /// What the junction before left to a tile; all empty at junction 0.

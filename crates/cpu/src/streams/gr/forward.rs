@@ -2,6 +2,7 @@
 
 use super::{GatedStreams, Memory, Params, activate, sigmoid};
 use crate::gemm::{Scratch, Store, View, multiply};
+use crate::pieces::{load, store};
 use crate::row::{inverse_root, scale_by_gain};
 use crate::simd::{add_scaled, dot, total};
 use crate::streams::decision::Rule;
@@ -11,7 +12,7 @@ use crate::vector::matrix_times;
 impl GatedStreams {
     /// Writes, finds the gates, and reads.
     #[inline(always)]
-    pub(super) fn forward_tile(
+    pub(super) fn forward_tile<const FUSED: bool>(
         &self,
         params: &Params<'_>,
         tile: Forward<'_, ()>,
@@ -50,7 +51,7 @@ impl GatedStreams {
         }
 
         self.project(params, logits, outputs, v, scratch);
-        activate(a, logits, outputs, rank);
+        activate::<FUSED>(a, logits, outputs, rank);
         match &params.forth {
             Some(forth) => {
                 let sizes = [tile.tokens, wide, rank];
@@ -64,7 +65,7 @@ impl GatedStreams {
         }
         let rows = q.chunks_exact(wide).zip(v.chunks_exact(wide));
         for ((q, v), output) in rows.zip(tile.output.chunks_exact_mut(width)) {
-            read(output, q, v, n);
+            read::<FUSED>(output, q, v, n);
         }
 
         if tile.junction == self.sites {
@@ -74,7 +75,7 @@ impl GatedStreams {
         let each = gates.chunks_exact_mut(n).zip(logits.chunks_exact(outputs)).enumerate();
         for (token, (gates, logits)) in each {
             for (gate, logit) in gates.iter_mut().zip(&logits[rank..]) {
-                *gate = 2.0 * sigmoid(*logit);
+                *gate = 2.0 * sigmoid::<FUSED>(*logit);
             }
             if let Some(rule) = rule {
                 tile.runs[token] = rule.decide(tile.first + token, gates);
@@ -101,17 +102,12 @@ impl GatedStreams {
             }
             return;
         };
-        // A token that is near a threshold must decide alone as it does among others.
-        let alike = self.settings.skip.as_ref().is_some_and(|skip| skip.skips());
-        let columns = if alike { rank } else { outputs };
-        let (sizes, store) = ([v.len() / wide, columns, wide], Store { scale, add: false });
-        multiply(sizes, View::rows(v, wide), &forth.down, logits, outputs, store, scratch);
-        if alike {
-            for (logits, v) in logits.chunks_exact_mut(outputs).zip(v.chunks_exact(wide)) {
-                let rows = params.down.chunks_exact(wide).skip(rank);
-                for (logit, row) in logits[rank..].iter_mut().zip(rows) {
-                    *logit = dot(row, v) * scale;
-                }
+        let (sizes, store) = ([v.len() / wide, rank, wide], Store { scale, add: false });
+        multiply(sizes, View::rows(v, wide), &forth.read_down, logits, outputs, store, scratch);
+        let rows = params.down.chunks_exact(wide).skip(rank);
+        for (logits, v) in logits.chunks_exact_mut(outputs).zip(v.chunks_exact(wide)) {
+            for (logit, row) in logits[rank..].iter_mut().zip(rows.clone()) {
+                *logit = dot(row, v) * scale;
             }
         }
     }
@@ -119,14 +115,21 @@ impl GatedStreams {
 
 /// `h = 1/n sum_i sigmoid(q_i) v_i`.
 #[inline(always)]
-fn read(h: &mut [f32], q: &[f32], v: &[f32], n: usize) {
+fn read<const FUSED: bool>(h: &mut [f32], q: &[f32], v: &[f32], n: usize) {
     let (width, share) = (h.len(), 1.0 / n as f32);
-    h.fill(0.0);
-    for (q, v) in q.chunks_exact(width).zip(v.chunks_exact(width)) {
-        for ((h, q), v) in h.iter_mut().zip(q).zip(v) {
-            *h += share * sigmoid(*q) * v;
+    pieces!(width, |at| {
+        let mut sums = [0.0; N];
+        for i in 0..n {
+            let (q, v): ([f32; N], [f32; N]) = (load(q, i * width + at), load(v, i * width + at));
+            for j in 0..N {
+                sums[j] += sigmoid::<FUSED>(q[j]) * v[j];
+            }
         }
-    }
+        for sum in &mut sums {
+            *sum *= share;
+        }
+        store(h, at, sums);
+    });
 }
 
 /// `x += a y`, and the sum of the squares of what that makes.

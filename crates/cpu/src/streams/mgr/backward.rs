@@ -5,7 +5,7 @@ use super::forward::pool;
 use super::layout::{Numbers, ParamGradients, Params};
 use super::saved::Saved;
 use super::sums::{REGISTER, dot_difference};
-use crate::simd::{add_scaled, dot, total};
+use crate::simd::{add_scaled, dot, prefetch_behind, total};
 use crate::streams::decision::Rule;
 use crate::streams::driver::Backward;
 use std::array::from_fn;
@@ -19,6 +19,8 @@ struct Token<'a> {
     inverse_rms: &'a mut [f32],
     numbers: Numbers<'a>,
     d_write: &'a mut [f32],
+    /// How far the next token's streams are: they are asked for while this one's are worked on.
+    next: usize,
 }
 
 impl MultiGate {
@@ -51,6 +53,7 @@ impl MultiGate {
                 inverse_rms,
                 numbers: Numbers::split(numbers, junction),
                 d_write,
+                next: shape.slots * width,
             };
             pool(token.streams, token.numbers.weights, &mut h);
             let r = *token.numbers.reading_rms;
@@ -134,6 +137,8 @@ fn undo_reading(
     let width = g.len();
     let rows = token.streams.chunks_exact(width).zip(token.d_streams.chunks_exact_mut(width));
     for (i, (stream, d_stream)) in rows.enumerate() {
+        prefetch_behind(stream, token.next);
+        prefetch_behind(d_stream, token.next);
         let (weight, score) = (token.numbers.weights[i], token.numbers.scores[i]);
         let slope = Slope::of(score, d_scores[i], token.inverse_rms[i], width);
         let d_query = &mut *d_params.pool_query;
@@ -156,6 +161,8 @@ fn undo_lerps<'s>(
     token.d_write.fill(0.0);
     let rows = token.streams.chunks_exact_mut(width).zip(token.d_streams.chunks_exact_mut(width));
     for (i, (stream, d_stream)) in rows.enumerate() {
+        prefetch_behind(stream, token.next);
+        prefetch_behind(d_stream, token.next);
         let slope = Slope::of(token.numbers.scores[i], d_scores[i], token.inverse_rms[i], width);
         let lerp = Lerp { weight: token.numbers.weights[i], slope, gate: token.numbers.gates[i] };
         let (d_query, d_write) = (&mut *d_params.pool_query, &mut *token.d_write);

@@ -55,12 +55,16 @@ mod projection;
 mod sinkhorn;
 mod tile;
 mod weights;
+mod wide_projection;
 
 #[cfg(test)]
 mod tests;
 
 use super::driver::{Backward, Carried, Forward, Parts, Policy};
 use super::tiles::split;
+use crate::gemm::{Packed, View};
+use crate::linear::FEW;
+use crate::precision::Precision;
 use tile::{Params, Room};
 use weights::Shape;
 
@@ -190,7 +194,24 @@ unsafe impl Policy for Mixed {
 
     fn split<'a>(&self, junction: usize, params: &'a [f32]) -> Params<&'a [f32]> {
         let [gain, small, projection, scale] = split(params, self.lengths(junction));
-        Params { gain, small, projection, scale }
+        Params { gain, small, projection, scale, forth: None, back: None }
+    }
+
+    fn prepare(&self, params: &mut Params<&[f32]>, tokens: usize) {
+        // Packing reads and writes all of the weights, which pays when they are used many times.
+        if tokens > FEW
+            && let Some((inputs, outputs)) = self.wide_rows(params)
+        {
+            let weight = [(View::transposed(params.projection, inputs), outputs)];
+            params.forth = Packed::all(&[(&weight[..], inputs)], Precision::F32).pop();
+        }
+    }
+
+    fn prepare_backward(&self, params: &mut Params<&[f32]>) {
+        if let Some((inputs, outputs)) = self.wide_rows(params) {
+            let weight = [(View::rows(params.projection, inputs), inputs)];
+            params.back = Packed::all(&[(&weight[..], outputs)], Precision::F32).pop();
+        }
     }
 
     /// The streams, the logits without the bias, `r` of the rows that were projected, and the weights; at the last
@@ -245,6 +266,14 @@ impl Mixed {
     /// Whether a site reads with the weights that the one before found.
     fn hands_on(&self) -> bool {
         self.form.readout == MixingReadOut::HandedOn
+    }
+
+    /// Inputs and outputs of a projection of all streams of a token at once: a product like others. One of single streams
+    /// has too few outputs for that.
+    fn wide_rows(&self, params: &Params<&[f32]>) -> Option<(usize, usize)> {
+        let of_all = self.form.kind != MixingKind::Dynamic && self.shape.rows() == 1;
+        let is_wide = of_all && !params.projection.is_empty();
+        is_wide.then(|| (self.shape.inputs(), params.projection.len() / self.shape.inputs()))
     }
 
     /// Of a junction's parameters: the gain, those that act on logits and weights, those that make logits of streams,

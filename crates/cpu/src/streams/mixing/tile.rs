@@ -8,6 +8,9 @@ use super::block::{
 use super::lanes::Lane;
 use super::projection::{self, Known, project, project_backward};
 use super::weights::{Shape, find, find_backward};
+use super::wide_projection::{Room as WideRoom, WideRows, pull_back};
+use crate::gemm::Packed;
+use crate::pieces::{load, store};
 use crate::row::{Normed, inverse_rms, normalise};
 use crate::simd::add_scaled;
 use crate::streams::driver::{Backward, Forward};
@@ -20,6 +23,10 @@ pub struct Params<T> {
     pub(super) small: T,
     pub(super) projection: T,
     pub(super) scale: T,
+    /// What makes logits of all streams, as products want it: of the way forward, unless tokens are few, and of the way
+    /// back.
+    pub(super) forth: Option<Packed>,
+    pub(super) back: Option<Packed>,
 }
 
 /// Working memory of a tile, which it leaves behind for the next.
@@ -37,6 +44,7 @@ pub struct Room {
     d_weights: Vec<f32>,
     d_logits: Vec<f32>,
     scratch: projection::Scratch,
+    wide: WideRoom,
 }
 
 /// Memory for mixing the streams of one token.
@@ -177,7 +185,13 @@ impl Mixed {
         }
         if shape.rows() > 0 {
             let (weight, products) = (params.projection, &mut room.products);
-            project(logits, inverse_rms, all_streams, weight, shape.inputs(), eps, products);
+            let inputs = shape.inputs();
+            match &params.forth {
+                Some(weight) => {
+                    room.wide.project(logits, inverse_rms, all_streams, weight, inputs, eps);
+                }
+                None => project(logits, inverse_rms, all_streams, weight, inputs, eps, products),
+            }
         }
         find(shape, all_weights, logits, params.small, &mut room.lanes);
         let reads =
@@ -206,8 +220,9 @@ impl Mixed {
         let (state, edge) = (shape.state(), shape.weights());
         let [gain, small, projection, scale] =
             split_mut(tile.d_params, self.lengths(tile.junction));
-        let Room { mixer, products, read, d_read, d_weights, d_logits, scratch, weights, .. } =
-            room;
+        let Room {
+            mixer, products, read, d_read, d_weights, d_logits, scratch, weights, wide, ..
+        } = room;
         let used = weights;
         mixer.make_room(n, width);
         read.resize(width, 0.0);
@@ -259,7 +274,23 @@ impl Mixed {
         if shape.rows() > 0 {
             let weight = params.projection;
             let known = Known { rows: all_streams, weight, logits, inverse_rms };
-            project_backward(gradients, projection, d_logits, &known, shape.inputs(), scratch);
+            match &params.back {
+                None => {
+                    let inputs = shape.inputs();
+                    project_backward(gradients, projection, d_logits, &known, inputs, scratch);
+                }
+                Some(weight) => {
+                    let rows = WideRows { rows: all_streams, weight, logits, inverse_rms };
+                    let pulls = wide.project_backward(gradients, projection, d_logits, rows);
+                    if tile.junction > 0 {
+                        let posts = (tile.before.record[3], shape.weights(), n + 1);
+                        let rows = [all_streams, pulls];
+                        pulled_gradient_of_write(tile.d_write, gradients, rows, posts);
+                        return;
+                    }
+                    pull_back(gradients, all_streams, pulls);
+                }
+            }
         }
         if tile.junction > 0 {
             gradient_of_write(tile.d_write, gradients, tile.before.record[3], shape);
@@ -337,6 +368,36 @@ pub(super) fn normalise_backward(
 ) {
     let normed = Normed { x, inverse_rms: inverse_rms(x, eps), scale: 1.0, gain };
     normed.take_gradient(d, d_gain);
+}
+
+/// Pulls the gradient of each token back along its streams, and finds `d_write = sum_i post_i gradient_i` on the way. The
+/// posts of a token stand `stride` apart in `edge` weights, behind the first `n`.
+#[inline(always)]
+fn pulled_gradient_of_write(
+    d_write: &mut [f32],
+    gradients: &mut [f32],
+    [streams, pulls]: [&[f32]; 2],
+    (mixing, edge, stride): (&[f32], usize, usize),
+) {
+    let (n, width) = (stride - 1, d_write.len() / pulls.len());
+    let tokens = d_write.chunks_exact_mut(width).zip(gradients.chunks_exact_mut(n * width));
+    let tokens = tokens.zip(streams.chunks_exact(n * width)).zip(mixing.chunks_exact(edge));
+    for ((((d_write, gradient), streams), mixing), pull) in tokens.zip(pulls) {
+        let posts = &mixing[n..];
+        pieces!(width, |at| {
+            let mut sums = [0.0; N];
+            for i in 0..n {
+                let x: [f32; N] = load(streams, i * width + at);
+                let mut new: [f32; N] = load(gradient, i * width + at);
+                for j in 0..N {
+                    new[j] -= pull * x[j];
+                    sums[j] += posts[i * stride] * new[j];
+                }
+                store(gradient, i * width + at, new);
+            }
+            store(d_write, at, sums);
+        });
+    }
 }
 
 /// `d_write = sum_i post_i gradient_i`.

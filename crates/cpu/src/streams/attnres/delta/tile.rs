@@ -5,7 +5,7 @@ use super::super::shape::{Shape, row, row_mut};
 use super::super::tile::{RUN, add_heads, norm_backward};
 use super::Params;
 use crate::row::{inverse_rms, normalise};
-use crate::simd::{add_scaled, dot};
+use crate::simd::{add_scaled, dot, prefetch_behind};
 
 /// A few tokens of one reader.
 pub(super) struct DeltaReadTile<'a> {
@@ -83,6 +83,7 @@ simd! {
                         for t in run.clone() {
                             let logits = &mut row_mut(asked.logits, t, each)[i..];
                             let values = row(source.rows, tile.first + t, width);
+                            prefetch_behind(values, RUN * width);
                             let r = source.inverse_rms[tile.first + t];
                             shape.ask(logits, count, values, query, r);
                         }
@@ -266,6 +267,7 @@ fn pull_sources<'a>(
         let weights = row_mut(weights, head, count);
         let mut mean = 0.0;
         for ((slope, weight), source) in slopes.iter_mut().zip(weights.iter()).zip(rows) {
+            prefetch_behind(row(source, head, group), RUN * shape.width);
             *slope = dot(gradient, row(source, head, group));
             mean += weight * *slope;
         }
