@@ -21,7 +21,10 @@ pub(crate) const DESERTED: [&str; 3] = [
 /// Whether tokens skip, so that the number of rows of a product depends on all of them: sums of few rows are made in
 /// another order than those of many, and results agree only to rounding.
 pub(crate) fn skips(config: &ModelConfig) -> bool {
-    config.residual.skipping().is_some() || config.residual == ROUTED.parse().unwrap()
+    const LONG: usize = 64;
+    let dimensions = config.dimensions();
+    let routes = |block| config.residual.running(block, LONG, &dimensions) < LONG;
+    config.residual.skipping().is_some() || (0..config.n_layers).any(routes)
 }
 
 /// Whether the policy has a fused form for this model, by which one token can be decoded without tensors.
