@@ -29,9 +29,13 @@ fn case(tokens: usize, settings: DenseSettings, ways: usize) -> Case {
         (0..junctions(ways).len()).map(|junction| stream.params(junction)).collect();
     let inputs = junctions(ways).iter().map(|junction| junction.inputs()).collect();
     let mut case = Case::random(tokens, settings.width, &params).with_inputs(inputs);
-    // Weights of both signs, and hidden units on both sides of zero.
-    for params in &mut case.params {
-        params.iter_mut().step_by(2).for_each(|param| *param = 0.6 - *param);
+    // Weights of both signs, and hidden units on both sides of zero; small enough for the rounding of gelu not to be
+    // multiplied.
+    for (junction, params) in case.params.iter_mut().enumerate() {
+        let [weights, down, up, ..] = stream.policy.lengths(junction);
+        let (own, _) = params.split_at_mut(weights + down + up);
+        own.iter_mut().for_each(|param| *param *= 0.3);
+        own.iter_mut().step_by(2).for_each(|param| *param = 0.1 - *param);
     }
     case
 }

@@ -231,9 +231,6 @@ fn forms_have_gradients_that_agree_with_central_differences() {
         r#"{"normed":true,"block_size":2}"#,
         r#"{"delta":true,"heads":3}"#,
         r#"{"delta":true,"gated":true,"blocks":2}"#,
-        r#"{"ways":3}"#,
-        r#"{"ways":3,"blocks":2,"heads":2}"#,
-        r#"{"ways":3,"normed":true,"block_size":2}"#,
     ] {
         assert_gradients(&form(text), &dimensions(6, 2));
     }
