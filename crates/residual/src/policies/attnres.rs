@@ -187,7 +187,7 @@ impl PolicyConfig for AttentionResidualsConfig {
     fn prenorm_epsilons(&self, dimensions: &Dimensions) -> Vec<f64> {
         let sources = 1 + dimensions.sites().div_ceil(self.block_size(dimensions));
         let most = if self.delta { 1.0 } else { (sources * sources) as f64 };
-        std::iter::successors(Some(1.0), |share| Some(2.0 * share))
+        std::iter::successors(Some(1.0), |share: &f64| Some(2.0 * share))
             .take_while(|&share| share <= most)
             .map(|share| 1.0 / share)
             .collect()
