@@ -10,7 +10,6 @@ use hadal_files::{Action, create_directory, file_error, read_text};
 use hadal_report::run::{Status, status};
 use hadal_train::RunConfig;
 use std::fs;
-use std::path::PathBuf;
 
 /// Where they go, in a suite's folder.
 const REPLACED: &str = "replaced";
@@ -53,7 +52,7 @@ impl SuiteFolder {
         Ok(())
     }
 
-    fn free(&self, name: &str) -> Result<PathBuf, CompareError> {
+    fn free(&self, name: &str) -> Result<std::path::PathBuf, CompareError> {
         let folder = self.path().join(REPLACED);
         create_directory(&folder)?;
         let numbered = (2..).map(|number| folder.join(format!("{name}-{number}")));

@@ -1,8 +1,9 @@
 //! Tuning at work: round after round in the same pool as the suite's own runs.
 
 use super::choice::ranked;
+use super::grid::GridPoint;
 use super::plan::Search;
-use super::results::{Spent, TunedPoint, TunedVariant, Tuning, spent};
+use super::results::{TunedPoint, TunedVariant, Tuning, spent};
 use super::section::Tune;
 use super::{FILE, FOLDER};
 use crate::earlier::{self, Earlier};
@@ -14,9 +15,8 @@ use crate::results::{Results, RunResult};
 use crate::suite::Suite;
 use hadal_files::create_directory;
 use hadal_report::suite::SuiteTable;
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// A suite whose variants have found their settings.
 pub(crate) struct Tuned {
@@ -44,22 +44,34 @@ pub(crate) fn tuned(
     }
     let flops = suite.budget_flops()?;
     let mut work = Part::of(suite, &pace)?;
-    let mut searches: Vec<Ongoing> = suite.searches().into_iter().map(Ongoing::new).collect();
+    let mut searches: Vec<(Search, Vec<usize>, Vec<TunedPoint>)> = suite
+        .searches()
+        .into_iter()
+        .map(|search| {
+            let all = (0..search.points.len()).collect();
+            (search, all, Vec::new())
+        })
+        .collect();
     let mut planned_flops = 0.0;
     let mut before = Earlier::default();
     for round in 1..=tune.rounds {
-        let mut runs: Vec<Candidate> = Vec::new();
-        for (at, ongoing) in searches.iter().enumerate() {
-            runs.extend(ongoing.candidates(at, suite, round, flops, &pace)?);
+        let mut runs: Vec<(usize, usize, PlannedRun)> = Vec::new();
+        for (at, (search, left, _)) in searches.iter().enumerate() {
+            let cell = (&suite.variants[search.variant], search.depth);
+            for &point in left {
+                let of = suite.tuning_runs(cell, &search.points[point], round, flops, &pace)?;
+                runs.extend(of.into_iter().map(|run| (at, point, run)));
+            }
         }
         if runs.is_empty() {
             break;
         }
-        // All of a seed before the next.
-        let turn = |run: &PlannedRun| tune.seeds.iter().position(|seed| *seed == run.seed);
-        runs.sort_by_key(|candidate| turn(&candidate.run));
-        let plan: Vec<PlannedRun> = runs.iter().map(|candidate| candidate.run.clone()).collect();
-        let found = looked_at(suite, folder, &plan)?;
+        runs.sort_by_key(|(.., run)| tune.seeds.iter().position(|seed| *seed == run.seed));
+        let plan: Vec<PlannedRun> = runs.iter().map(|(.., run)| run.clone()).collect();
+        plan.iter().try_for_each(|run| folder.check(run, &place(folder, run)))?;
+        let now = earlier::now(suite, &plan)?;
+        let there = SuiteTable::runs_in(&folder.path().join(FOLDER))?;
+        let found = earlier::earlier(there, &plan, &now)?;
         watch.said(&opening(tune, round, &plan, &found));
         found.warnings.iter().for_each(|warning| watch.said(&format!("warning: {warning}")));
         add(&mut before, found);
@@ -67,34 +79,48 @@ pub(crate) fn tuned(
             .iter()
             .map(|run| folder.task_beside(run, place(folder, run), FOLDER))
             .collect::<Result<_, _>>()?;
-        work.own = tasks.iter().map(|task| task.work).sum();
-        let mut whole = Whole { watch: &mut *watch, part: work };
-        let ends = execute(&tasks, lanes, command, &mut whole, stop)?;
-        if stop.load(Ordering::Relaxed) {
+        let own: f64 = tasks.iter().map(|task| task.work).sum();
+        work.own = own;
+        let ends =
+            execute(&tasks, lanes, command, &mut Whole { watch: &mut *watch, part: work }, stop)?;
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Ok(None);
         }
         if let Some(at) = ends.iter().position(|end| *end == End::Stopped) {
             return Err(CompareError::TuningStopped { run: plan[at].name.clone() });
         }
-        work.before += work.own;
+        work.before += own;
         work.ended += plan.len();
         planned_flops += plan.iter().map(PlannedRun::flops).sum::<f64>();
-        let results: Vec<(Candidate, RunResult)> = runs
-            .into_iter()
+        let results: Vec<RunResult> = plan
+            .iter()
             .zip(&ends)
-            .map(|(candidate, end)| {
-                let run = &candidate.run;
-                let result = RunResult::read_at(&place(folder, run), run, end);
-                (candidate, result)
-            })
+            .map(|(run, end)| RunResult::read_at(&place(folder, run), run, end))
             .collect();
-        for (at, ongoing) in searches.iter_mut().enumerate() {
-            ongoing.learn(at, tune, folder, round, &results);
+        for (at, (search, left, points)) in searches.iter_mut().enumerate() {
+            let measured: Vec<TunedPoint> = left
+                .iter()
+                .map(|&point| {
+                    let mine =
+                        runs.iter().zip(&results).filter(|((s, p, _), _)| (*s, *p) == (at, point));
+                    let mine = mine.map(|((.., run), result)| {
+                        (run, result.clone(), spent(&place(folder, run), run, result))
+                    });
+                    TunedPoint::of(&search.points[point], round, mine.collect())
+                })
+                .collect();
+            let losses: Vec<Option<f64>> = measured.iter().map(|point| point.loss).collect();
+            let best = ranked(&losses);
+            let mut on: Vec<usize> =
+                best.into_iter().take(tune.survivors(left.len())).map(|at| left[at]).collect();
+            on.sort_unstable();
+            *left = on;
+            points.extend(measured);
         }
     }
     let mut variants: Vec<TunedVariant> = searches
         .into_iter()
-        .map(|ongoing| TunedVariant::of(suite, &ongoing.search, ongoing.points))
+        .map(|(search, _, points)| TunedVariant::of(suite, &search, points))
         .collect();
     let place_of = |name: &str| suite.variants.iter().position(|variant| variant.name == name);
     variants.sort_by_key(|tuned| (tuned.depth, place_of(&tuned.variant)));
@@ -104,94 +130,16 @@ pub(crate) fn tuned(
     let mut chosen = suite.clone();
     for tuned in &tuning.variants {
         if let Some(point) = &tuned.chosen {
-            chosen = chosen.with_choice(&tuned.variant, tuned.depth, point.clone());
+            let point: GridPoint = point.clone();
+            chosen = chosen.with_choice(&tuned.variant, tuned.depth, point);
         }
     }
     work.own = work.total - work.before;
     Ok(Some(Tuned { suite: chosen, tuning: Some(tuning), rest: work }))
 }
 
-/// A search with what is left of it.
-struct Ongoing {
-    search: Search,
-    /// Points that are in the next round.
-    left: Vec<usize>,
-    points: Vec<TunedPoint>,
-}
-
-/// A run of one search's point.
-struct Candidate {
-    search: usize,
-    point: usize,
-    run: PlannedRun,
-}
-
-impl Ongoing {
-    fn new(search: Search) -> Self {
-        let left = (0..search.points.len()).collect();
-        Self { search, left, points: Vec::new() }
-    }
-
-    /// Its runs of a round; it is the search of this number.
-    fn candidates(
-        &self,
-        number: usize,
-        suite: &Suite,
-        round: usize,
-        flops: Option<f64>,
-        pace: &Pace,
-    ) -> Result<Vec<Candidate>, CompareError> {
-        let cell = (&suite.variants[self.search.variant], self.search.depth);
-        let mut candidates = Vec::new();
-        for &point in &self.left {
-            let runs = suite.tuning_runs(cell, &self.search.points[point], round, flops, pace)?;
-            let candidate = |run| Candidate { search: number, point, run };
-            candidates.extend(runs.into_iter().map(candidate));
-        }
-        Ok(candidates)
-    }
-
-    /// Takes in what its runs came to, and keeps the points that go on.
-    fn learn(
-        &mut self,
-        number: usize,
-        tune: &Tune,
-        folder: &SuiteFolder,
-        round: usize,
-        results: &[(Candidate, RunResult)],
-    ) {
-        let measured = |&point: &usize| {
-            let is_mine = |(candidate, _): &&(Candidate, RunResult)| {
-                (candidate.search, candidate.point) == (number, point)
-            };
-            let mine = results.iter().filter(is_mine).map(|(Candidate { run, .. }, result)| {
-                (run, result.clone(), spent(&place(folder, run), run, result))
-            });
-            TunedPoint::of(&self.search.points[point], round, mine.collect())
-        };
-        let measured: Vec<TunedPoint> = self.left.iter().map(measured).collect();
-        let losses: Vec<Option<f64>> = measured.iter().map(|point| point.loss).collect();
-        let best = ranked(&losses).into_iter().take(tune.survivors(self.left.len()));
-        let mut on: Vec<usize> = best.map(|at| self.left[at]).collect();
-        on.sort_unstable();
-        self.left = on;
-        self.points.extend(measured);
-    }
-}
-
-/// What there is already; a run of something else is refused.
-fn looked_at(
-    suite: &Suite,
-    folder: &SuiteFolder,
-    plan: &[PlannedRun],
-) -> Result<Earlier, CompareError> {
-    plan.iter().try_for_each(|run| folder.check(run, &place(folder, run)))?;
-    let now = earlier::now(suite, plan)?;
-    earlier::earlier(SuiteTable::runs_in(&folder.path().join(FOLDER))?, plan, &now)
-}
-
 /// The folder of a tuning run.
-fn place(folder: &SuiteFolder, run: &PlannedRun) -> PathBuf {
+fn place(folder: &SuiteFolder, run: &PlannedRun) -> std::path::PathBuf {
     folder.path().join(FOLDER).join(&run.name)
 }
 
@@ -229,7 +177,7 @@ fn gathered(
     planned_flops: f64,
     earlier: Earlier,
 ) -> Tuning {
-    let mut all = Spent::default();
+    let mut all = super::results::Spent::default();
     variants.iter().for_each(|tuned| all += tuned.spent);
     let is_untuned = |name: &&String| variants.iter().all(|tuned| tuned.variant != **name);
     let names = suite.variants.iter().map(|variant| &variant.name);

@@ -144,7 +144,7 @@ fn tuning_that_makes_no_sense_is_refused_before_there_is_a_folder() {
     for (grid, words) in [
         ("lr_scale = []", "tune holds an empty list for lr_scale"),
         ("lr_scale = [1]\nseeds = [1]", "tune.seeds holds 1, and so does seeds"),
-        ("optimizer.adamw.lrr = [1]", "unknown field `lrr`; did you mean lr?"),
+        ("optimizer.adamw.lrr = [1]", "optimizer.adamw: unknown field `lrr`"),
         ("optimizer.adamw.lr = [-1]", "optimizer.adamw.lr is -1: it must be zero"),
         ("seed = [1]", "tune holds seed, which is the suite's"),
     ] {
