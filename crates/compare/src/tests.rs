@@ -58,7 +58,7 @@ fn whatever_is_not_of_the_residual_stream_is_refused_by_name() {
         assert!(said.starts_with(&start), "{said}");
     }
     let said = with("nag_alpha_warmup = 5");
-    assert!(said.contains("nag_alpha_warmup is of nag's recipe, but `wide` is mgr"), "{said}");
+    assert!(said.contains("nag_alpha_warmup is of the recipe of nag, but `wide` is mgr"), "{said}");
 }
 
 #[test]

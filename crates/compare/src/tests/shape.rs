@@ -52,7 +52,10 @@ fn every_policy_can_be_given_the_parameters_of_the_baseline() {
         assert!(left <= 3 * 48 * 4 / 2, "{}: {left}", run.name);
         assert!((shape.off - (run.parameters as f64 / own.parameters as f64 - 1.0)).abs() < 1e-12);
         moved += usize::from(shape.d_ff != 128);
-        assert_eq!(free.parameters > own.parameters + 288, shape.d_ff < 128, "{}", run.name);
+        // Half a unit may be rounded either way.
+        if free.parameters != own.parameters + 288 {
+            assert_eq!(free.parameters > own.parameters + 288, shape.d_ff < 128, "{}", run.name);
+        }
         // Nothing else has changed.
         let mut same = run.config.clone();
         same.model = free.config.model.clone();

@@ -264,6 +264,10 @@ impl Watch for Whole<'_> {
         self.watch.ended(task, end);
     }
 
+    fn looked(&mut self, seeds: usize, open: usize, next: Option<usize>) {
+        self.watch.looked(seeds, open, next);
+    }
+
     fn so_far(&mut self, results: &Results) {
         self.watch.so_far(results);
     }

@@ -172,6 +172,13 @@ impl PolicyConfig for GatedResidualConfig {
         &'a self,
         prenorm: &'a PreNormModel<'a>,
     ) -> Result<Chosen<'a>, InvalidPolicy> {
+        if self.skip_threshold.is_some() {
+            return Err(self.refuse(
+                "tokens that skip a sub-layer get less than prenorm gives them; leave skip_threshold \
+                 out, and set it when the model has been trained"
+                    .to_owned(),
+            ));
+        }
         Ok(Box::new(move |name, shape| {
             let (reader, part) = match name.strip_prefix("residual.out.") {
                 Some(part) => (None, part),

@@ -52,7 +52,7 @@ impl PolicyConfig for LambdasConfig {
             equation: "x = resid_i x + x0_i x_0 before block i, x' = x + F_l(x) in it; x_0 = rms(embedding); backout: out = x - backout x_mid",
             state: "2 d, 3 d with backout",
             parameters: "2 blocks, 1 more with backout",
-            paper: "nanochat, github.com/karpathy/nanochat",
+            paper: "nanochat 2025, no paper",
         }
     }
 

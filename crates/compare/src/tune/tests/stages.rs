@@ -1,7 +1,7 @@
 //! Whole suites whose runs are shell commands that write a loss.
 
 use super::*;
-use crate::{Lanes, Results, RunState, Start, SuiteFolder, Watch, compare};
+use crate::{CompareError, Lanes, Results, RunState, Start, SuiteFolder, Watch, compare};
 use hadal_report::figure::Marks;
 use hadal_report::suite::SuiteTable;
 use hadal_train::RunConfig;
@@ -57,7 +57,13 @@ fn command(start: Start<'_>, loss: Loss<'_>) -> Command {
 }
 
 fn run(suite: &Suite, out: &Path, loss: Loss<'_>) -> Ended {
-    let folder = SuiteFolder::open(out, suite).unwrap();
+    // A process that another test is starting has a copy of the lock until it runs its own program.
+    let folder = loop {
+        match SuiteFolder::open(out, suite) {
+            Err(CompareError::Busy { .. }) => std::thread::yield_now(),
+            opened => break opened.unwrap(),
+        }
+    };
     let started = RefCell::new(Vec::new());
     let make = |start: Start<'_>| {
         let (Start::New { run, .. } | Start::Resume { run }) = start;

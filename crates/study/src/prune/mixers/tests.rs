@@ -18,7 +18,7 @@ fn model(residual: &str) -> (TempDir, PathBuf, PathBuf) {
         ..ModelConfig::tiny()
     };
     let mut stored = |name: &str, shape: &[usize]| {
-        let fresh = ["norm", "post_scale", "pre_scale", ".post", ".pre", "res_bias"];
+        let fresh = ["norm", "post_scale", "pre_scale", ".post", ".pre"];
         if fresh.iter().any(|part| name.contains(part)) && !name.ends_with("_weight") {
             return None;
         }
