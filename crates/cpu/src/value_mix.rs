@@ -27,8 +27,9 @@ pub struct ValueGradient {
 impl ValueColumns {
     /// The values alone, `[rows, values]`.
     pub fn copy(self, rows: &[f32]) -> Vec<f32> {
-        let values = |row| -> &[f32] { self.of(row) };
-        rows.chunks_exact(self.width).flat_map(values).copied().collect()
+        let mut values = Vec::with_capacity(rows.len() / self.width * self.values);
+        rows.chunks_exact(self.width).for_each(|row| values.extend_from_slice(self.of(row)));
+        values
     }
 
     /// Mixes `first`, `[rows, values]`, into the values, with the weights of both.

@@ -391,8 +391,11 @@ fn side_by_side(pools: &[Vec<f32>], width: usize) -> Vec<f32> {
 
 /// What belongs to one of the pools.
 fn part(rows: &[f32], width: usize, pool: usize) -> Vec<f32> {
-    let own = rows.chunks_exact(KINDS * width).flat_map(|row| &row[pool * width..][..width]);
-    own.copied().collect()
+    let mut own = Vec::with_capacity(rows.len() / KINDS);
+    for row in rows.chunks_exact(KINDS * width) {
+        own.extend_from_slice(&row[pool * width..][..width]);
+    }
+    own
 }
 
 /// A [`Source`] that tasks can share.

@@ -8,7 +8,9 @@ use crate::testing::{assert_close, noise};
 use std::sync::Arc;
 
 /// The outputs at all junctions, from the writes and the parameters at all junctions.
-pub(crate) type Reference<'a> = &'a dyn Fn(&[Vec<f64>], &[Vec<f64>]) -> Vec<Vec<f64>>;
+pub(crate) type Reference<'a> = &'a dyn Fn(&Lists, &Lists) -> Vec<Vec<f64>>;
+/// Writes, or parameters, of each junction.
+pub(crate) type Lists = [Vec<f64>];
 
 /// A stream whose kernels have forms.
 pub(crate) trait Formed: Stream + Sized + 'static {

@@ -57,9 +57,7 @@ impl Inputs {
         if !self.apart {
             return Cow::Borrowed(x);
         }
-        Cow::Owned(
-            x.chunks_exact(self.elements()).flat_map(|row| self.part(row, kind)).copied().collect(),
-        )
+        Cow::Owned(columns(x, self.elements(), kind * self.width..(kind + 1) * self.width))
     }
 
     /// Products with the weights of these kinds, side by side.
@@ -101,13 +99,12 @@ impl Inputs {
         if !self.apart {
             return linear::backward(d, x, self.width, &weights[kinds], precision);
         }
-        let columns: usize = weights[kinds.clone()].iter().map(|weight| weight.out).sum();
+        let width: usize = weights[kinds.clone()].iter().map(|weight| weight.out).sum();
         let mut sum = Gradient { x: vec![0.0; x.len()], weights: Vec::new() };
         let mut first = 0;
         for kind in kinds {
             let out = weights[kind].out;
-            let own: Vec<f32> =
-                d.chunks_exact(columns).flat_map(|row| &row[first..first + out]).copied().collect();
+            let own = columns(d, width, first..first + out);
             let parts = self.parts(x, kind);
             let gradient =
                 linear::backward(&own, &parts, self.width, &weights[kind..=kind], precision);
@@ -120,6 +117,13 @@ impl Inputs {
         }
         sum
     }
+}
+
+/// Some columns of rows of this width.
+fn columns(rows: &[f32], width: usize, range: Range<usize>) -> Vec<f32> {
+    let mut found = Vec::with_capacity(rows.len() / width * range.len());
+    rows.chunks_exact(width).for_each(|row| found.extend_from_slice(&row[range.clone()]));
+    found
 }
 
 #[cfg(test)]

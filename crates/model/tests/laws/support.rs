@@ -77,8 +77,8 @@ pub(crate) fn configs() -> Vec<ModelConfig> {
                 residual: residual.clone(),
                 depth_kv,
                 qk_norm: (i + j) % 2 == 1,
-                mlp: if (i + j) % 3 == 0 { MlpKind::Swiglu } else { MlpKind::Relu2 },
-                tie_embeddings: (i + 2 * j) % 3 != 0,
+                mlp: if (i + j).is_multiple_of(3) { MlpKind::Swiglu } else { MlpKind::Relu2 },
+                tie_embeddings: !(i + 2 * j).is_multiple_of(3),
                 ..base()
             })
         })

@@ -1,6 +1,6 @@
 use super::*;
 use crate::streams::Stream;
-use crate::streams::reference::{Case, rms};
+use crate::streams::reference::{Case, Lists, rms};
 use crate::testing::{assert_close, noise};
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 fn reference(
     sizes: Sizes,
     [threshold, shrink]: [f64; 2],
-) -> impl Fn(&[Vec<f64>], &[Vec<f64>]) -> Vec<Vec<f64>> {
-    move |writes, params| {
+) -> impl Fn(&Lists, &Lists) -> Vec<Vec<f64>> {
+    move |writes: &Lists, params: &Lists| {
         let Sizes { width, channels: n, target, .. } = sizes;
         let mut state = vec![writes[0].clone(); n];
         let mut outputs = Vec::new();

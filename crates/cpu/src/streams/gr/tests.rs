@@ -1,5 +1,5 @@
 use super::*;
-use crate::streams::reference::{Case, rms};
+use crate::streams::reference::{Case, Lists, rms};
 use crate::testing::{assert_close, noise};
 
 /// Large, so that little cancels where the width is one.
@@ -62,8 +62,8 @@ fn open(x: f64) -> f64 {
 fn reference(
     sizes: Sizes,
     [threshold, shrink]: [f64; 2],
-) -> impl Fn(&[Vec<f64>], &[Vec<f64>]) -> Vec<Vec<f64>> {
-    move |writes, params| {
+) -> impl Fn(&Lists, &Lists) -> Vec<Vec<f64>> {
+    move |writes: &Lists, params: &Lists| {
         let Sizes { width, streams: n, rank, .. } = sizes;
         let wide = n * width;
         let mut state = vec![writes[0].clone(); n];

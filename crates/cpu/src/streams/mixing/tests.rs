@@ -419,10 +419,10 @@ fn huge_logits_stay_finite() {
 #[test]
 fn sinkhorn_with_an_epsilon_gives_the_numbers_of_the_spec() {
     for (iterations, epsilon, diagonal, elsewhere) in [
-        (1, 0.0, 0.880_797_08, 0.119_202_92),
+        (1, 0.0, 0.880_797_1, 0.119_202_92),
         (1, 0.01, 0.864_851_53, 0.125_439_73),
         (3, 0.01, 0.864_597_16, 0.125_402_84),
-        (20, 1e-6, 0.880_795_44, 0.119_203_56),
+        (20, 1e-6, 0.880_795_4, 0.119_203_56),
     ] {
         let kind = MixingKind::Sinkhorn { iterations };
         let form = MixingForm { gates: MixingGates { epsilon, ..GATES }, ..kind.into() };

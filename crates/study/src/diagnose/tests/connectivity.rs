@@ -139,7 +139,7 @@ fn hyper_connections_read_with_the_product_of_their_mixers() {
         for token in 0..tokens {
             // How much of each source each stream holds.
             let mut held = vec![vec![1.0; n]];
-            for reader in 0..=sites {
+            for (reader, sums) in sums.iter_mut().enumerate() {
                 let here = place(reader, sites);
                 let pre: Vec<f64> = match reader == sites {
                     true => vec![1.0; n],
@@ -150,7 +150,7 @@ fn hyper_connections_read_with_the_product_of_their_mixers() {
                 };
                 for (source, held) in held.iter().enumerate() {
                     let read: f64 = pre.iter().zip(held).map(|(a, b)| a * b).sum();
-                    sums[reader][source] += read / f64::from(tokens as u32);
+                    sums[source] += read / f64::from(tokens as u32);
                 }
                 if reader == sites {
                     continue;
@@ -168,10 +168,10 @@ fn hyper_connections_read_with_the_product_of_their_mixers() {
                 held.push((0..n).map(|i| post.row(token, i)[0].into()).collect());
             }
         }
-        for reader in 0..=sites {
-            for source in 0..=reader {
+        for (reader, sums) in sums.iter().enumerate() {
+            for (source, &sum) in sums[..=reader].iter().enumerate() {
                 let weight = found.weight(reader, source).unwrap();
-                assert_close(weight, sums[reader][source], 2e-4);
+                assert_close(weight, sum, 2e-4);
             }
             assert!(summary.unexplained[reader].unwrap() < 1e-9, "{kind}: {summary:?}");
         }
