@@ -56,14 +56,18 @@ fn command(start: Start<'_>, loss: Loss<'_>) -> Command {
     command
 }
 
-fn run(suite: &Suite, out: &Path, loss: Loss<'_>) -> Ended {
-    // A process that another test is starting has a copy of the lock until it runs its own program.
-    let folder = loop {
+/// A process that another test is starting has a copy of the lock until it runs its own program.
+fn opened(out: &Path, suite: &Suite) -> SuiteFolder {
+    loop {
         match SuiteFolder::open(out, suite) {
             Err(CompareError::Busy { .. }) => std::thread::yield_now(),
-            opened => break opened.unwrap(),
+            opened => return opened.unwrap(),
         }
-    };
+    }
+}
+
+fn run(suite: &Suite, out: &Path, loss: Loss<'_>) -> Ended {
+    let folder = opened(out, suite);
     let started = RefCell::new(Vec::new());
     let make = |start: Start<'_>| {
         let (Start::New { run, .. } | Start::Resume { run }) = start;
@@ -253,7 +257,7 @@ fn a_run_of_another_suite_is_refused_and_not_moved_away() {
     // Tuning is refused first; without its runs those of the table are in the way.
     for in_tuning in [true, false] {
         let other = suite(seeds, &format!("{GRID}{TWO}")).with_setting("eval.batches=3").unwrap();
-        let folder = SuiteFolder::open(directory.path(), &other).unwrap();
+        let folder = opened(directory.path(), &other);
         let make = |start: Start<'_>| command(start, &valley);
         let lanes = Lanes { jobs: 1, threads: 1 };
         let stop = AtomicBool::new(false);
@@ -315,7 +319,7 @@ fn a_stop_in_the_middle_leaves_no_choice_and_the_next_call_comes_to_the_same_one
     let suite = suite("seeds = [0]", &format!("{GRID}rounds = 2\n{TWO}"));
     let expected = run(&suite, whole.path(), &valley);
     for after in [1, 5, 4] {
-        let folder = SuiteFolder::open(parts.path(), &suite).unwrap();
+        let folder = opened(parts.path(), &suite);
         let stop = AtomicBool::new(false);
         let make = |start: Start<'_>| command(start, &valley);
         let lanes = Lanes { jobs: 1, threads: 1 };
@@ -340,7 +344,7 @@ fn progress_is_that_of_tuning_and_the_table_together() {
     }
     let directory = TempDir::new().unwrap();
     let suite = suite("seeds = [0, 1]", &format!("{GRID}rounds = 2\n{TWO}"));
-    let folder = SuiteFolder::open(directory.path(), &suite).unwrap();
+    let folder = opened(directory.path(), &suite);
     let make = |start: Start<'_>| command(start, &valley);
     let mut shares = Shares::default();
     let lanes = Lanes { jobs: 1, threads: 1 };
