@@ -157,6 +157,7 @@ fn the_suites_that_come_with_hadal_can_be_planned() {
         include_str!("../../../../configs/suites/iso-flop.toml"),
         include_str!("../../../../configs/suites/skipping.toml"),
         include_str!("../../../../configs/suites/stress.toml"),
+        include_str!("../../../../configs/suites/depthbench-small.toml"),
     ] {
         let plan = Suite::parse(text, "configs").unwrap().plan(&Pace::new()).unwrap();
         assert!(plan.len() >= 3 * 5);

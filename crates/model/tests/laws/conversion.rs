@@ -53,7 +53,8 @@ fn policies_that_can_go_on_from_prenorm_compute_what_it_does() {
         assert_close(forward(&target, &tokens), wanted.clone(), 1e-5);
         assert_close(plainly(|| forward(&target, &tokens)), wanted, 1e-5);
     }
-    for kind in ["prenorm", "lns", "denseformer", "hc", "mhc", "mhc_lite", "attnres", "gr"] {
+    let known = ["prenorm", "lns", "denseformer", "mudd", "hc", "mhc", "mhc_lite", "attnres", "gr"];
+    for kind in known {
         assert!(can.contains(kind), "{kind} cannot");
     }
     for kind in ["postnorm", "deepnorm", "mixln", "sandwich", "highway", "siamese", "mgr", "nag"] {
