@@ -309,7 +309,7 @@ fn a_stop_in_the_middle_leaves_no_choice_and_the_next_call_comes_to_the_same_one
     struct StopAt<'a>(&'a AtomicBool, usize);
     impl Watch for StopAt<'_> {
         fn ended(&mut self, _: &crate::Task, _: &crate::End) {
-            self.1 -= 1;
+            self.1 = self.1.saturating_sub(1);
             if self.1 == 0 {
                 self.0.store(true, std::sync::atomic::Ordering::Relaxed);
             }
