@@ -47,6 +47,11 @@ impl Failure {
         Self { code: BUG, message: message.to_string() }
     }
 
+    /// What is said.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Prints the message and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         // The terminal's own red.

@@ -12,6 +12,7 @@ mod memory;
 mod model_file;
 mod output;
 mod place;
+mod quantity;
 mod screen;
 mod sheet;
 mod standard;

@@ -56,6 +56,11 @@ impl Described {
     }
 }
 
+/// The model of the settings of a run or a suite, as text.
+pub(crate) fn describe_settings(origin: &Path, text: &str) -> Result<Described, Failure> {
+    of_settings(origin, text, parse(origin, text)?)
+}
+
 /// The model that a run or a suite would train. Vocabulary and context follow from the data.
 fn of_settings(path: &Path, text: &str, mut table: toml::Table) -> Result<Described, Failure> {
     let run: RunModel = parse(path, text)?;

@@ -1,10 +1,9 @@
 //! What a model costs before it is built: parameters, FLOPs and bytes, computed from the config.
 
-use crate::config::{ConfigError, DepthKv, MlpKind, ModelConfig, ValueResidual};
-use crate::decoder::Decoder;
+use crate::config::{ConfigError, DepthKv, MlpKind, ModelConfig};
+use crate::pass_memory::UnmadeModel;
 use crate::tally::seen_keys;
-use burn::tensor::Device;
-use hadal_residual::Weights;
+use hadal_residual::Memory;
 use serde::Serialize;
 
 /// Bytes of an f32.
@@ -65,8 +64,8 @@ pub struct ModelCost {
     pub residual_flops_per_token: u64,
     /// Bytes of keys and values per token of context.
     pub kv_bytes_per_token: u64,
-    /// Bytes kept for the backward pass per token, when attention keeps no weights and light
-    /// operations are recomputed. Plain tensor operations keep more.
+    /// Bytes that fused kernels keep for the backward pass per token, as [`Memory::default`] says. Plain tensor
+    /// operations keep more.
     pub activation_bytes_per_token: u64,
     /// Bytes of depth state per token where it is largest.
     pub state_bytes_per_token: u64,
@@ -75,21 +74,21 @@ pub struct ModelCost {
 impl ModelCost {
     /// Counts without building anything.
     pub fn of(config: &ModelConfig) -> Result<Self, ConfigError> {
-        config.check()?;
+        let model = UnmadeModel::of(config)?;
         let mut parameters = ParameterGroup::default();
-        let decoder = Decoder::declare(config, Weights::fresh(0, &Device::flex()));
-        for declared in decoder.declared() {
+        for declared in model.declared() {
             let count: u64 = declared.shape.iter().map(|&length| length as u64).product();
             *parameters.slot(&declared.name) += count;
         }
         let policy = config.residual.cost(&config.dimensions());
         let branches = Branches::of(config);
+        let kept = model.kept_per_token(Memory::default(), config.max_seq_len);
         Ok(Self {
             parameters,
             forward_flops_per_token: branches.flops + policy.flops,
             residual_flops_per_token: policy.flops,
             kv_bytes_per_token: FLOAT * branches.kv,
-            activation_bytes_per_token: FLOAT * (branches.saved + policy.saved),
+            activation_bytes_per_token: kept as u64,
             state_bytes_per_token: FLOAT * policy.state,
         })
     }
@@ -99,7 +98,6 @@ impl ModelCost {
 struct Branches {
     flops: u64,
     kv: u64,
-    saved: u64,
 }
 
 impl Branches {
@@ -107,16 +105,13 @@ impl Branches {
         let [d, ff, vocab] = [config.d_model, config.d_ff, config.vocab_size].map(|n| n as u64);
         let q = (config.n_heads * config.head_dim) as u64;
         let kv = config.kv_width() as u64;
-        let (mlp, mlp_saved) = match config.mlp {
-            MlpKind::Relu2 => (4 * d * ff, ff),
-            MlpKind::Swiglu => (6 * d * ff, 2 * ff),
+        let mlp = match config.mlp {
+            MlpKind::Relu2 => 4 * d * ff,
+            MlpKind::Swiglu => 6 * d * ff,
         };
         let projections = 2 * d * q + 4 * d * kv + 2 * q * d;
-        // Normalised inputs of both halves, q, k, v, the mixed values and a log-sum-exp per head; the MLP's
-        // hidden values.
-        let saved = 2 * d + 2 * q + 2 * kv + config.n_heads as u64 + mlp_saved;
         let time = config.max_seq_len;
-        let mut sum = Self { flops: 0, kv: 0, saved: 0 };
+        let mut sum = Self { flops: 0, kv: 0 };
         for block in 0..config.n_layers {
             let running = config.residual.running(block, time, &config.dimensions());
             // Running tokens see each other, wherever they are in the sequence. Twice the mean number of keys, so that
@@ -126,22 +121,10 @@ impl Branches {
             let share = |of_running: u64| spread(of_running, running, time);
             sum.flops += share(projections + scores + mlp);
             sum.kv += share(2 * kv);
-            sum.saved += share(saved);
         }
         Self {
             flops: sum.flops + Self::depth(config, d, q, kv) + 2 * d * vocab,
             kv: sum.kv,
-            // Plus the head's input.
-            saved: sum.saved + Self::values(config, kv) + d,
-        }
-    }
-
-    /// What is kept of values that are mixed: the first attention's, and each one's own where weights learn from them.
-    fn values(config: &ModelConfig, kv: u64) -> u64 {
-        match config.value_residual {
-            ValueResidual::None => 0,
-            ValueResidual::Fixed => kv,
-            ValueResidual::Learned => config.n_layers as u64 * kv,
         }
     }
 
@@ -170,7 +153,7 @@ fn spread(each: u64, running: usize, time: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::small;
+    use crate::config::{ValueResidual, tests::small};
 
     #[test]
     fn the_papers_small_model_has_its_published_size() {

@@ -17,7 +17,7 @@ mod parts;
 
 pub(crate) use parts::{AdditiveSite, Backout, BlockMix, ChannelGate, EmbedNorm};
 
-use crate::fused::{Fused, FusedOptions, Junction};
+use crate::fused::{FusedOptions, Junction};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::Cost;
 use crate::probe::{Place, Signal, show};
@@ -27,6 +27,7 @@ use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use hadal_cpu::streams::Stream;
 use hadal_kernels::rms;
 use parts::BlockNumbers;
 
@@ -136,10 +137,10 @@ impl Additive {
     }
 }
 
-/// A norm and an addition at each sub-layer, and the final norm; one stream is kept at each read.
+/// A norm and an addition at each sub-layer, and the final norm.
 pub(crate) fn additive_cost(dimensions: &Dimensions) -> Cost {
     let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
-    Cost { flops: sites * (Cost::norm(d) + d) + Cost::norm(d), state: d, saved: (sites + 1) * d }
+    Cost { flops: sites * (Cost::norm(d) + d) + Cost::norm(d), state: d }
 }
 
 /// The same with a multiplication of a row at each sub-layer.
@@ -220,8 +221,12 @@ impl Residual for Additive {
         }
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
-        self.as_junctions(junctions, options.keep)
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
+        self.adding(junctions, options.keep)
+    }
+
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
+        self.of_junctions(junctions)
     }
 
     fn close(&self, state: AdditiveState, traversal: &mut Traversal) -> Tensor<3> {

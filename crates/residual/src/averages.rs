@@ -1,10 +1,10 @@
 //! The fused form of policies that average the outputs of blocks: DenseFormer and MUDDFormer.
 
-use crate::fused::{Fused, Junction, join_any};
+use crate::fused::{Junction, join_any};
 use crate::probe::Place;
 use crate::site::Site;
 use burn::tensor::Tensor;
-use hadal_cpu::streams::{Dense, DenseJunction, DenseSettings};
+use hadal_cpu::streams::{Dense, DenseJunction, DenseSettings, Stream};
 use std::ops::Range;
 
 /// What a policy gives to its fused form.
@@ -26,25 +26,39 @@ pub(crate) trait Averages {
 
     /// The fused form. None for traversals that pass a whole block by: its averages follow on those of the block before
     /// without a sub-layer in between, and so they do in front of the first sub-layer.
-    fn fuse(&self, junctions: &[Junction], keep: bool) -> Option<Fused> {
-        let settings = self.settings();
-        let (mut steps, mut params) = (Vec::new(), Vec::new());
-        for junction in junctions {
+    fn averaging(&self, junctions: &[Junction], keep: bool) -> Option<Box<dyn Stream>> {
+        let passes_by = |junction: &Junction| {
             let ends = ends(junction, self.blocks());
-            if ends.len() > 1 || (junction.from.is_none() && !ends.is_empty()) {
-                return None;
-            }
-            let (block, ways) = (ends.clone().next(), ends.map(|block| self.ways(block)).sum());
-            let apart = ways > 1
-                && block.is_some_and(|block| junction.to == Place::Site(Site::new(2 * block + 2)));
-            steps.push(DenseJunction { ways, apart });
+            ends.len() > 1 || (junction.from.is_none() && !ends.is_empty())
+        };
+        if junctions.iter().any(passes_by) {
+            return None;
+        }
+        let steps = junctions.iter().map(|junction| self.step(junction)).collect();
+        Some(Box::new(Dense::new(self.settings(), steps, keep)))
+    }
+
+    /// What is special about a junction.
+    fn step(&self, junction: &Junction) -> DenseJunction {
+        let ends = ends(junction, self.blocks());
+        let (block, ways) = (ends.clone().next(), ends.map(|block| self.ways(block)).sum());
+        let apart = ways > 1
+            && block.is_some_and(|block| junction.to == Place::Site(Site::new(2 * block + 2)));
+        DenseJunction { ways, apart }
+    }
+
+    /// The parameters of every junction.
+    fn of_junctions(&self, junctions: &[Junction]) -> Vec<Tensor<1>> {
+        let of = |junction: &Junction| {
+            let block = ends(junction, self.blocks()).next();
             let opens = junction.from.is_none() || block.is_some();
             let mut own = if opens { self.of_end(block) } else { Vec::new() };
-            own.extend(self.gains(junction.to, apart));
-            let device = own.first()?.device();
-            params.push(join_any(own, &device));
-        }
-        Some(Fused { stream: Box::new(Dense::new(settings, steps, keep)), params })
+            own.extend(self.gains(junction.to, self.step(junction).apart));
+            // Every reader has a norm.
+            let device = own[0].device();
+            join_any(own, &device)
+        };
+        junctions.iter().map(of).collect()
     }
 }
 

@@ -88,6 +88,12 @@ macro_rules! policies {
                 match self { $(Self::$variant(policy) => $crate::Residual::decode(policy, present, mode),)* }
             }
 
+            /// What the fused form past so many sub-layers holds of each token; `None` without one. No parameter is made
+            /// for it.
+            pub fn footprint(&self, sites: usize, memory: $crate::Memory) -> Option<$crate::Footprint> {
+                match self { $(Self::$variant(policy) => $crate::Residual::footprint(policy, sites, memory),)* }
+            }
+
             /// Sets when tokens skip; the settings say whether they can.
             pub fn set_skipping(&mut self, skipping: Option<$crate::Skipping>) {
                 match self { $(Self::$variant(policy) => $crate::Residual::set_skipping(policy, skipping),)* }

@@ -48,4 +48,5 @@ pub use residual::{Read, Residual, SubLayers};
 pub use site::{Dimensions, Site, SubLayerKind};
 pub use skip::{Forced, SkippedKeys, Skipping, StepMode, Thresholds};
 pub use traversal::Traversal;
+pub use hadal_cpu::streams::{Footprint, Held};
 pub use weights::{Declared, Init, RowRule, Stored, Weights};

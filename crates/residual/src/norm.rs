@@ -32,6 +32,11 @@ impl RmsNorm {
         self.gain.val()
     }
 
+    /// Features that it normalises over.
+    pub fn width(&self) -> usize {
+        self.gain.lazy_shape()[0]
+    }
+
     /// What is added to the mean square.
     pub fn eps(&self) -> f64 {
         self.eps

@@ -45,8 +45,6 @@ pub struct Cost {
     pub flops: u64,
     /// Floats of depth state where it is largest.
     pub state: u64,
-    /// Floats that the policy keeps for the backward pass when its light operations are recomputed.
-    pub saved: u64,
 }
 
 impl Cost {
@@ -230,6 +228,18 @@ pub trait PolicyConfig {
 
     /// Forward work and memory per token.
     fn cost(&self, dimensions: &Dimensions) -> Cost;
+
+    /// Floats of depth state that go from the first `blocks` blocks to the next one, for a token: what a machine with
+    /// the first blocks sends to the one with the next.
+    fn handed_over(&self, _blocks: usize, dimensions: &Dimensions) -> u64 {
+        self.cost(dimensions).state
+    }
+
+    /// Floats that a policy without a fused form keeps for the backward pass, for a token. What the others keep is known
+    /// from their streams.
+    fn kept_plainly(&self, _dimensions: &Dimensions) -> u64 {
+        0
+    }
 
     /// The module. Settings must have passed [`PolicyConfig::check`].
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Self::Policy

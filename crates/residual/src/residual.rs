@@ -9,6 +9,7 @@ use crate::traversal::Traversal;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use hadal_cpu::Route;
+use hadal_cpu::streams::{Footprint, Stream};
 use hadal_kernels::fuses;
 
 /// What a sub-layer is given, and what the policy wants back when it has run.
@@ -108,9 +109,32 @@ pub trait Residual: Module {
     /// - output: `[B, T, d]`
     fn close(&self, state: Self::State, traversal: &mut Traversal) -> Tensor<3>;
 
-    /// The same policy as one fused operation for each junction, if it has such a form.
-    fn fused(&self, _junctions: &[Junction], _options: &FusedOptions) -> Option<Fused> {
+    /// The same policy as a stream that is carried past these junctions, if it has such a form. No parameter is made or
+    /// read for it, so what a stream holds is known of models of any size.
+    fn as_stream(
+        &self,
+        _junctions: &[Junction],
+        _options: &FusedOptions,
+    ) -> Option<Box<dyn Stream>> {
         None
+    }
+
+    /// The parameters of each junction, in the layout of the stream.
+    fn stream_params(&self, _junctions: &[Junction], _options: &FusedOptions) -> Vec<Tensor<1>> {
+        Vec::new()
+    }
+
+    /// The same policy as one fused operation for each junction, if it has such a form.
+    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+        let stream = self.as_stream(junctions, options)?;
+        Some(Fused { stream, params: self.stream_params(junctions, options) })
+    }
+
+    /// What the fused form past so many sub-layers holds of each token, if there is one.
+    fn footprint(&self, sites: usize, memory: Memory) -> Option<Footprint> {
+        let present: Vec<Site> = (0..sites).map(Site::new).collect();
+        let options = FusedOptions { mode: &StepMode::default(), memory, keep: true };
+        Some(self.as_stream(&junctions(&present), &options)?.footprint())
     }
 
     /// The same policy for one token at a time past these sub-layers, if it has a fused form. It stays as it is now: what

@@ -4,7 +4,7 @@
 //! Their forms: no mixing; read-outs other than the sum; single pass, where a reader uses the weights that the site
 //! before it found and the first one reads stream 0; streams that start as scaled embeddings instead of copies.
 
-use crate::fused::{Fused, FusedOptions, Junction, gain, join};
+use crate::fused::{FusedOptions, Junction, gain, join};
 use crate::manifold::GatedReadOut;
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{Cost, Update};
@@ -15,7 +15,7 @@ use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor};
-use hadal_cpu::streams::{Mixing, MixingForm, MixingReadOut};
+use hadal_cpu::streams::{Mixing, MixingForm, MixingReadOut, Stream};
 
 /// The name of the scales that streams start with.
 pub(crate) const STREAM_SCALE: &str = "residual.stream_scale";
@@ -111,16 +111,15 @@ impl StreamForm {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let n = self.streams as u64;
         let mixing = 2 * n * d + if self.mixes { 2 * n * n * d } else { 0 } + 2 * n * d;
-        let (readout, kept) = match self.readout {
-            MixingReadOut::Sum => (n * d, d),
-            MixingReadOut::Mean => (n * d + d, d),
-            MixingReadOut::HandedOn => (2 * n * d, d),
-            MixingReadOut::Gated => (Cost::rms(n * d) + 2 * n * n * d + 2 * n * d, n * d),
+        let readout = match self.readout {
+            MixingReadOut::Sum => n * d,
+            MixingReadOut::Mean => n * d + d,
+            MixingReadOut::HandedOn => 2 * n * d,
+            MixingReadOut::Gated => Cost::rms(n * d) + 2 * n * n * d + 2 * n * d,
         };
-        let (scaled, embedding) = if self.stream_scale { (n * d, d) } else { (0, 0) };
+        let scaled = if self.stream_scale { n * d } else { 0 };
         let flops = sites * (weights + mixing + Cost::norm(d)) + readout + scaled + Cost::norm(d);
-        // The streams at every site, and every write.
-        Cost { flops, state: n * d, saved: sites * (n + 1) * d + kept + embedding }
+        Cost { flops, state: n * d }
     }
 }
 
@@ -236,7 +235,7 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         Some(state.streams.clone())
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
         let reader = |(index, junction): (usize, &Junction)| {
             let mut parts = vec![gain(&self.norms, &self.final_norm, junction.to)];
             match junction.to {
@@ -248,15 +247,18 @@ impl<M: Mixer> Residual for MixedStreams<M> {
             }
             join(parts)
         };
-        let params = junctions.iter().enumerate().map(reader).collect();
-        let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
+        junctions.iter().enumerate().map(reader).collect()
+    }
+
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
+        let (width, eps) = (self.final_norm.width(), self.final_norm.eps() as f32);
         let form = MixingForm {
             readout: self.readout,
             stream_scale: self.stream_scale.is_some(),
             ..self.sites.first()?.form()
         };
-        let stream = Mixing::new(form, self.streams, width, eps, junctions.len() - 1, options.keep);
-        Some(Fused { stream: Box::new(stream), params })
+        let sites = junctions.len() - 1;
+        Some(Box::new(Mixing::new(form, self.streams, width, eps, sites, options.keep)))
     }
 
     fn close(&self, state: StreamState, traversal: &mut Traversal) -> Tensor<3> {

@@ -38,7 +38,8 @@ impl ConfigLayers {
         healing::complete(self, model)
     }
 
-    pub(super) fn table(&self) -> &Table {
+    /// The settings so far, unchecked.
+    pub fn table(&self) -> &Table {
         &self.table
     }
 

@@ -24,13 +24,15 @@ macro_rules! presets {
 }
 
 /// Every preset, smallest first.
-pub const PRESETS: [Preset; 6] = presets! {
+pub const PRESETS: [Preset; 8] = presets! {
     "nano": "15 seconds on two cores: mgr on a depth task",
     "micro": "a few minutes on two cores",
     "small": "8 blocks of 256, for a few cores",
     "s": "the MGR paper's S: 0.12B parameters, 10.5B tokens",
     "m": "the MGR paper's M: 0.35B parameters, 10.5B tokens",
     "l": "the MGR paper's L: 0.77B parameters, 10.5B tokens",
+    "7b": "the shape of Llama 2 7B, to plan with: 6.7B parameters",
+    "70b": "the shape of Llama 2 70B, to plan with: 69B parameters",
 };
 
 /// A preset by name.

@@ -15,6 +15,7 @@ mod man;
 mod new;
 mod parity;
 mod perplexity;
+mod plan;
 mod policies;
 mod prune;
 mod report;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Policies(policies::Policies),
     Parity(parity::Parity),
     Inspect(inspect::Inspect),
+    Plan(plan::Plan),
     Generate(generate::Generate),
     Chat(chat::Chat),
     Perplexity(perplexity::PerplexityCommand),
@@ -76,6 +78,7 @@ impl Command {
             Self::Policies(command) => command.run(),
             Self::Parity(command) => command.run(),
             Self::Inspect(command) => command.run(),
+            Self::Plan(command) => command.run(),
             Self::Generate(command) => command.run(),
             Self::Chat(command) => command.run(),
             Self::Perplexity(command) => command.run(),

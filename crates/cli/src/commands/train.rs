@@ -30,7 +30,7 @@ use summary::{Summary, describe, healed};
 #[command(after_help = "\
 With no arguments it trains the preset nano: a Multi-Gate Residuals model on a depth task, a quarter of a minute.
 micro and small need data: hadal data prepare book.txt --out book, then --set data.train=book.
-Presets: nano, micro, small (CPU), s, m, l (the papers').
+Presets: nano, micro, small (CPU), s, m, l (the papers'), 7b, 70b (Llama 2's shapes, for `hadal plan`).
 
 Examples:
   hadal train

@@ -51,7 +51,7 @@ pub(in crate::streams) mod tests;
 use self::shape::Shape;
 use self::tile::{ReadTile, read};
 use super::tiles::TILE;
-use super::{DecodeStream, Gradient, Stream};
+use super::{DecodeStream, Footprint, Gradient, Held, Stream};
 use crate::buffer::unwritten;
 use crate::parallel;
 use crate::rows::Rows;
@@ -285,6 +285,22 @@ impl Stream for AttnRes {
             self.sources.extend(self.outgrown.pop());
         }
         Gradient { write, params: d_queries }
+    }
+
+    /// Every junction keeps a source, the write or a sum, and how its reader weighed all of them. On the way back the
+    /// gradient of what was pooled takes the place of the source.
+    fn footprint(&self) -> Footprint {
+        let mut sources = 0;
+        let held = |step: &AttnResJunction| {
+            sources += usize::from(!step.joins);
+            let tables = (step.inputs() * self.heads * sources) as f64;
+            let (width, inputs) = (self.width as f64, step.inputs() as f64);
+            Held { kept: width + 1.0 + 2.0 * tables, left: inputs * width + 3.0 * tables, working: 0.0 }
+        };
+        let junctions: Vec<Held> = self.junctions.iter().map(held).collect();
+        let joins = self.junctions.iter().any(|step| step.joins);
+        let carried = if joins { self.width as f64 } else { 0.0 };
+        Footprint { state: 0.0, junctions, carried }
     }
 
     fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {

@@ -19,7 +19,7 @@ mod policy;
 pub(super) use policy::{Backward, Before, Forward, PARTS, Parts, Policy};
 
 use super::tiles::{TILE, tile, tile_count};
-use super::{DecodeStream, Gradient, Stream};
+use super::{DecodeStream, Footprint, Gradient, Held, Stream};
 use crate::buffer::{Chunks, unwritten, unwritten_in};
 use crate::parallel;
 use crate::route::Route;
@@ -303,6 +303,25 @@ impl<P: Policy> Stream for Carried<P> {
 
     fn route(&self) -> Option<Route> {
         self.route.clone()
+    }
+
+    fn footprint(&self) -> Footprint {
+        let policy = &self.policy;
+        let floats = |parts: Parts| parts.iter().sum::<usize>() as f64;
+        let held = |junction| {
+            let write = if policy.keeps_write(junction) { policy.width() as f64 } else { 0.0 };
+            // A decision is a byte.
+            let runs = if policy.decides(junction) { 0.25 } else { 0.0 };
+            let kept = floats(policy.record(junction)) + write + runs + policy.kept(junction);
+            // Sums of the parameters' gradients, each for some tiles.
+            let sums = policy.params(junction) as f64 / (P::TILES_PER_SUM * TILE) as f64;
+            Held { kept, left: 0.0, working: sums }
+        };
+        Footprint {
+            state: floats(policy.state()),
+            junctions: (0..policy.junctions()).map(held).collect(),
+            carried: floats(policy.gradient()),
+        }
     }
 
     fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {

@@ -160,6 +160,16 @@ unsafe impl Policy for MultiGate {
         self.shape.junction(junction).gates
     }
 
+    /// The rows that are copied. How many more drift too far is known when the gates are.
+    fn kept(&self, junction: usize) -> f64 {
+        let Shape { slots, width, .. } = self.shape;
+        match self.memory {
+            _ if !self.shape.junction(junction).gates => 0.0,
+            Memory::Exact => (slots * (width + 1)) as f64,
+            Memory::Inversion { share } => share * (slots * (width + 1)) as f64,
+        }
+    }
+
     fn decides(&self, junction: usize) -> bool {
         self.shape.junction(junction).decides
     }

@@ -11,6 +11,7 @@ mod ddl;
 mod decision;
 mod dense;
 mod driver;
+mod footprint;
 mod gr;
 pub mod mgr;
 mod mixing;
@@ -25,6 +26,7 @@ pub use additive::{Additive, AdditiveStep};
 pub use attnres::{AttnRes, AttnResJunction, DeltaAttnRes, DeltaJunction};
 pub use ddl::{Ddl, DdlSettings, Target};
 pub use dense::{Dense, DenseJunction, DenseSettings};
+pub use footprint::{Footprint, Held};
 pub use gr::{Gr, GrSettings};
 pub use mixing::{Mixing, MixingForm, MixingGates, MixingKind, MixingReadOut};
 pub use nag::Nag;
@@ -62,6 +64,9 @@ pub trait Stream: Debug + Send {
     fn route(&self) -> Option<Route> {
         None
     }
+
+    /// What all junctions of the stream hold of each token, if it keeps what the way back takes.
+    fn footprint(&self) -> Footprint;
 
     /// The same junctions for one token at a time. What the stream has seen is forgotten.
     fn decode(self: Box<Self>) -> Box<dyn DecodeStream>;

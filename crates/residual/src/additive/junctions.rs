@@ -2,26 +2,82 @@
 
 use super::Additive;
 use super::parts::BlockNumbers;
-use crate::fused::{Fused, Junction, join_any};
+use crate::fused::{Junction, join_any};
 use crate::norm::RmsNorm;
 use crate::probe::Place;
 use crate::site::Site;
 use burn::module::Param;
 use burn::tensor::Tensor;
-use hadal_cpu::streams::{Additive as Stream, AdditiveStep};
+use hadal_cpu::streams::{Additive as Stream, AdditiveStep, Stream as Carried};
 
 /// The sources of a fused stream: the stream before the first block, and the one that the read-out takes off.
 const EMBEDDING: usize = 0;
 const MIDDLE: usize = 1;
 
-/// A number that is a parameter, as the fused form takes it.
-type Number = Option<Tensor<1>>;
+/// What happens to the stream between two blocks.
+#[derive(Default)]
+struct Between<'a> {
+    /// What it is multiplied by.
+    scale: Option<&'a Param<Tensor<1>>>,
+    /// The source that is added to it, and its share.
+    added: Option<(usize, Share<'a>)>,
+}
+
+/// How much of a source is added.
+#[derive(Clone, Copy)]
+enum Share<'a> {
+    /// So much.
+    Given(&'a Param<Tensor<1>>),
+    /// It is taken off.
+    TakenOff(&'a Param<Tensor<1>>),
+}
+
+impl Share<'_> {
+    fn value(self) -> Tensor<1> {
+        match self {
+            Self::Given(share) => share.val(),
+            Self::TakenOff(share) => share.val().neg(),
+        }
+    }
+}
 
 impl Additive {
-    pub(super) fn as_junctions(&self, junctions: &[Junction], keep: bool) -> Option<Fused> {
-        let middle = junctions.iter().position(|junction| self.passes_middle(junction));
-        let (mut steps, mut params) = (Vec::new(), Vec::new());
-        for (index, junction) in junctions.iter().enumerate() {
+    /// The fused form; `None` for a traversal without a parameter.
+    pub(super) fn adding(&self, junctions: &[Junction], keep: bool) -> Option<Box<dyn Carried>> {
+        let middle = self.middle(junctions);
+        let step = |(index, junction): (usize, &Junction)| {
+            let writer = junction.from.map(|site| &self.sites[site.index]);
+            let between = self.between(junction, middle);
+            AdditiveStep {
+                factor: writer.map_or(1.0, |site| site.factor as f32),
+                write_norm: writer.is_some_and(|site| site.write.is_some() || site.gate.is_some()),
+                carry: writer.map_or(1.0, |site| site.carry as f32),
+                weighted: writer.is_some_and(|site| site.gate.is_some()),
+                post: match writer {
+                    Some(site) => site.after.is_some(),
+                    None => self.norms_embedding(),
+                },
+                hold: match (index, middle) {
+                    (0, _) => self.adds_embedding(middle).then_some(EMBEDDING),
+                    (index, Some(middle)) => (index == middle).then_some(MIDDLE),
+                    _ => None,
+                },
+                scaled: between.scale.is_some(),
+                source: between.added.map(|(source, _)| source),
+                pre: self.before(junction.to).map(|(_, scale)| scale as f32),
+            }
+        };
+        let steps: Vec<AdditiveStep> = junctions.iter().enumerate().map(step).collect();
+        if steps.iter().all(|step| step.params(self.width) == 0) {
+            return None;
+        }
+        Some(Box::new(Stream::new(self.width, self.eps as f32, steps, keep)))
+    }
+
+    /// The parameters of every junction.
+    pub(super) fn of_junctions(&self, junctions: &[Junction]) -> Vec<Tensor<1>> {
+        let middle = self.middle(junctions);
+        let of = |junction: &Junction| {
             let writer = junction.from.map(|site| &self.sites[site.index]);
             let gate = writer.and_then(|site| site.gate.as_ref()).map(|gate| gate.weights());
             let (open, carried) = gate.unzip();
@@ -30,32 +86,26 @@ impl Additive {
                 Some(site) => site.after.as_ref().map(RmsNorm::gain),
                 None => self.embedding_gain(),
             };
-            let (scale, added) = self.between(junction, middle);
-            let (source, share) = added.unzip();
-            let before = self.before(junction.to);
-            steps.push(AdditiveStep {
-                factor: writer.map_or(1.0, |site| site.factor as f32),
-                write_norm: write.is_some(),
-                carry: writer.map_or(1.0, |site| site.carry as f32),
-                weighted: carried.is_some(),
-                post: after.is_some(),
-                hold: match (index, middle) {
-                    (0, _) => self.adds_embedding(middle).then_some(EMBEDDING),
-                    (index, Some(middle)) => (index == middle).then_some(MIDDLE),
-                    _ => None,
-                },
-                scaled: scale.is_some(),
-                source,
-                pre: before.map(|(_, scale)| scale as f32),
-            });
-            let before = before.map(|(norm, _)| norm.gain());
-            let parts = [write, carried, after, scale, share, before];
-            params.push(parts.into_iter().flatten().collect::<Vec<_>>());
-        }
-        let device = params.iter().flatten().next()?.device();
-        let params = params.into_iter().map(|parts| join_any(parts, &device)).collect();
-        let stream = Stream::new(self.width, self.eps as f32, steps, keep);
-        Some(Fused { stream: Box::new(stream), params })
+            let Between { scale, added } = self.between(junction, middle);
+            let share = added.map(|(_, share)| share.value());
+            let before = self.before(junction.to).map(|(norm, _)| norm.gain());
+            let parts = [write, carried, after, scale.map(Param::val), share, before];
+            parts.into_iter().flatten().collect::<Vec<_>>()
+        };
+        let params: Vec<_> = junctions.iter().map(of).collect();
+        let device = params.iter().flatten().next().map(Tensor::device).unwrap_or_default();
+        params.into_iter().map(|parts| join_any(parts, &device)).collect()
+    }
+
+    /// The junction at which the stream is the one that the read-out takes off.
+    fn middle(&self, junctions: &[Junction]) -> Option<usize> {
+        junctions.iter().position(|junction| self.passes_middle(junction))
+    }
+
+    /// Whether [`Self::embedding_gain`] is there.
+    fn norms_embedding(&self) -> bool {
+        let reader = || self.before(Place::Site(Site::new(0)));
+        self.embed_norm.as_ref().is_some_and(|norm| norm.gain.is_some() || reader().is_some())
     }
 
     /// The gain of the norm of the embedding, ones if it has none.
@@ -84,32 +134,28 @@ impl Additive {
         middle == Some(0) || matches!(self.blocks.first(), Some(BlockNumbers::Before(_)))
     }
 
-    /// What the stream is multiplied by between two blocks, and the source that is added to it with its share.
-    fn between(
-        &self,
-        junction: &Junction,
-        middle: Option<usize>,
-    ) -> (Number, Option<(usize, Tensor<1>)>) {
+    /// What happens between the blocks of a junction.
+    fn between(&self, junction: &Junction, middle: Option<usize>) -> Between<'_> {
         let from = junction.from.map(|site| site.block());
         let to = match junction.to {
             Place::Site(site) => Some(site.block()),
             Place::Out => None,
         };
-        let (mut scale, mut added) = (None, None);
+        let mut between = Between::default();
         if from != to {
             if let Some(BlockNumbers::After(number)) = from.and_then(|block| self.blocks.get(block))
             {
-                scale = Some(number.val());
+                between.scale = Some(number);
             }
             if let Some(BlockNumbers::Before(mix)) = to.and_then(|block| self.blocks.get(block)) {
-                scale = Some(mix.resid.val());
-                added = Some((EMBEDDING, mix.x0.val()));
+                between.scale = Some(&mix.resid);
+                between.added = Some((EMBEDDING, Share::Given(&mix.x0)));
             }
         }
         if let (None, Some(backout)) = (to, &self.backout) {
             let source = if middle == Some(0) { EMBEDDING } else { MIDDLE };
-            added = Some((source, backout.weight.val().neg()));
+            between.added = Some((source, Share::TakenOff(&backout.weight)));
         }
-        (scale, added)
+        between
     }
 }

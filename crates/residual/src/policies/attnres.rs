@@ -13,7 +13,7 @@ mod fused;
 mod reader;
 
 use crate::as_prenorm::{Chosen, PreNormModel, of_site};
-use crate::fused::{Fused, FusedOptions, Junction};
+use crate::fused::{FusedOptions, Junction};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{
     About, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released, travels_by_number,
@@ -27,6 +27,7 @@ use crate::unset::{is_false, is_one, is_zero};
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use hadal_cpu::streams::Stream;
 use reader::Reader;
 use serde::{Deserialize, Serialize};
 
@@ -207,7 +208,6 @@ impl PolicyConfig for AttentionResidualsConfig {
             return Cost {
                 flops: seen * 4 * d + sites * (Cost::norm(d) + 4 * d) + Cost::norm(d),
                 state: (opened + 2) * d,
-                saved: (3 * sites + 1) * d,
             };
         }
         Cost {
@@ -216,8 +216,13 @@ impl PolicyConfig for AttentionResidualsConfig {
                 + sites * (Cost::norm(d) + d)
                 + (more + 1) * Cost::norm(d),
             state: (opened + 1) * d,
-            saved: (2 * sites + 1 + more) * d,
         }
+    }
+
+    /// The embedding, every block so far, finished or not, and the stream of the delta form.
+    fn handed_over(&self, blocks: usize, dimensions: &Dimensions) -> u64 {
+        let sources = 1 + (2 * blocks).div_ceil(self.block_size(dimensions));
+        ((sources + usize::from(self.delta)) * dimensions.width) as u64
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> AttentionResiduals {
@@ -388,8 +393,12 @@ impl Residual for AttentionResiduals {
         sources.open.clone().filter(|_| sums).map(|sum| sum.unsqueeze_dim(2))
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
-        Some(fused::fused(self, junctions, options))
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
+        Some(fused::stream(self, junctions, options))
+    }
+
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
+        junctions.iter().map(|junction| self.params(junction)).collect()
     }
 
     fn close(&self, sources: Sources, traversal: &mut Traversal) -> Tensor<3> {

@@ -12,7 +12,7 @@
 //!
 //! beta is known before the sub-layer runs, so a token can skip it where beta is below a threshold; that rule is ours.
 
-use crate::fused::{Fused, FusedOptions, Junction, gain, join, readers};
+use crate::fused::{FusedOptions, Junction, gain, join, readers};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{
     About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, Update,
@@ -28,7 +28,7 @@ use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, activation::sigmoid};
-use hadal_cpu::streams::{Ddl, DdlSettings, Skip, Target};
+use hadal_cpu::streams::{Ddl, DdlSettings, Skip, Stream, Target};
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -141,8 +141,6 @@ impl PolicyConfig for DeepDeltaConfig {
         Cost {
             flops: sites * (read + write) + read,
             state: n * d,
-            // Every write, and the channels once: they are taken back. A few numbers for each token.
-            saved: sites * d + n * d + (sites + 1) * (4 + 2 * n),
         }
     }
 
@@ -340,7 +338,7 @@ impl Residual for DeepDelta {
         (channels.dims()[2] > 1).then(|| channels.clone())
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
         let reader = |junction: &Junction| {
             let gain = gain(&self.norms, &self.final_norm, junction.to);
             let mut parts = vec![gain.clone()];
@@ -358,10 +356,13 @@ impl Residual for DeepDelta {
             parts.extend(read.map(|read| read.val().transpose().flatten(0, 1)));
             join(parts)
         };
-        let params = junctions.iter().map(reader).collect();
+        junctions.iter().map(reader).collect()
+    }
+
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
         let settings = DdlSettings {
-            width: self.final_norm.gain().dims()[0],
-            channels: self.out.as_ref().map_or(1, |read| read.dims()[1]),
+            width: self.final_norm.width(),
+            channels: self.out.as_ref().map_or(1, |read| read.lazy_shape()[1]),
             target: match self.target {
                 TargetKind::Sigmoid => Target::Sigmoid,
                 TargetKind::Linear => Target::Linear,
@@ -370,8 +371,7 @@ impl Residual for DeepDelta {
             exact: options.memory.kept_share.is_none(),
             skip: self.rule(readers(junctions), options.mode),
         };
-        let stream = Ddl::new(settings, junctions.len() - 1, options.keep);
-        Some(Fused { stream: Box::new(stream), params })
+        Some(Box::new(Ddl::new(settings, junctions.len() - 1, options.keep)))
     }
 
     fn set_skipping(&mut self, skipping: Option<Skipping>) {

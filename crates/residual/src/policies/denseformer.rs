@@ -7,7 +7,7 @@
 use crate::additive::additive_cost;
 use crate::as_prenorm::{Chosen, PreNormModel};
 use crate::averages::Averages;
-use crate::fused::{Fused, FusedOptions, Junction, gain};
+use crate::fused::{FusedOptions, Junction, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InvalidPolicy, PolicyConfig};
 use crate::probe::{Place, Signal, show};
@@ -17,7 +17,7 @@ use crate::traversal::Traversal;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use hadal_cpu::streams::DenseSettings;
+use hadal_cpu::streams::{DenseSettings, Stream};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`DenseFormer`]: there are none.
@@ -46,8 +46,12 @@ impl PolicyConfig for DenseFormerConfig {
         Cost {
             flops: base.flops + 2 * d * terms,
             state: (blocks + 2) * d,
-            saved: base.saved + (blocks + 1) * d,
         }
+    }
+
+    /// The stream is the last block's average, which is no source.
+    fn handed_over(&self, blocks: usize, dimensions: &Dimensions) -> u64 {
+        (blocks as u64 + 2) * dimensions.width as u64
     }
 
     /// An average weighs the blocks before its place, so it belongs to the place.
@@ -107,7 +111,7 @@ impl DenseFormer {
 
 impl Averages for DenseFormer {
     fn settings(&self) -> DenseSettings {
-        let width = self.final_norm.gain().dims()[0];
+        let width = self.final_norm.width();
         let eps = self.final_norm.eps() as f32;
         DenseSettings { width, eps, dynamic: false, norms: false }
     }
@@ -162,8 +166,12 @@ impl Residual for DenseFormer {
         }
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
-        self.fuse(junctions, options.keep)
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
+        self.averaging(junctions, options.keep)
+    }
+
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
+        self.of_junctions(junctions)
     }
 
     fn close(&self, state: DenseState, traversal: &mut Traversal) -> Tensor<3> {

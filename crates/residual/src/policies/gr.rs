@@ -10,7 +10,7 @@
 //! is ours.
 
 use crate::as_prenorm::{Chosen, PreNormModel, of_site, zeros};
-use crate::fused::{Fused, FusedOptions, Junction, join, readers};
+use crate::fused::{FusedOptions, Junction, join, readers};
 use crate::policy::{
     About, BASE_STD, Cost, InitialGate, InvalidPolicy, PolicyConfig, Released, Update,
     check_streams,
@@ -29,7 +29,7 @@ use burn::tensor::{
     Tensor,
     activation::{sigmoid, silu},
 };
-use hadal_cpu::streams::{Gr, GrSettings, Skip};
+use hadal_cpu::streams::{Gr, GrSettings, Skip, Stream};
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -147,8 +147,6 @@ impl PolicyConfig for GatedResidualConfig {
         Cost {
             flops: sites * (read + write) + read,
             state: n * d,
-            // Every write, and the streams once: they are taken back. Norms, logits and gates for each reader.
-            saved: sites * d + n * d + (sites + 1) * (rank + n) + sites * 2 * n,
         }
     }
 
@@ -362,14 +360,17 @@ impl Residual for GatedResidual {
         Some(streams.clone())
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
         let reader = |junction: &Junction| match junction.to {
             Place::Site(site) => self.sites[site.index].params(),
             Place::Out => self.out.params(),
         };
-        let params = junctions.iter().map(reader).collect();
-        let [streams, width] = self.out.gamma.dims();
-        let [rank, _] = self.out.read_down.dims();
+        junctions.iter().map(reader).collect()
+    }
+
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
+        let [streams, width] = self.out.gamma.lazy_shape().dims();
+        let [rank, _] = self.out.read_down.lazy_shape().dims();
         let settings = GrSettings {
             width,
             streams,
@@ -378,8 +379,7 @@ impl Residual for GatedResidual {
             exact: options.memory.kept_share.is_none(),
             skip: self.rule(readers(junctions), options.mode),
         };
-        let stream = Gr::new(settings, junctions.len() - 1, options.keep);
-        Some(Fused { stream: Box::new(stream), params })
+        Some(Box::new(Gr::new(settings, junctions.len() - 1, options.keep)))
     }
 
     fn set_skipping(&mut self, skipping: Option<Skipping>) {

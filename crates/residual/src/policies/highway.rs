@@ -65,8 +65,17 @@ impl PolicyConfig for HighwayConfig {
             HighwayGate::Scalar => 2 * d,
         };
         let per_site = Cost::norm(d) + Cost::rms(d) + gate + 3 * d;
-        // The lerp needs the write as well as the stream to find the gate's gradient.
-        Cost { flops: sites * per_site + Cost::norm(d), state: d, saved: (2 * sites + 1) * d }
+        Cost { flops: sites * per_site + Cost::norm(d), state: d }
+    }
+
+    /// The stream, its normalised form, the gate, what it leaves of the stream, and the write.
+    fn kept_plainly(&self, dimensions: &Dimensions) -> u64 {
+        let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
+        let gate = match self.gate {
+            HighwayGate::Vector => 2 * d,
+            HighwayGate::Scalar => d + 2,
+        };
+        sites * (3 * d + gate) + d
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {

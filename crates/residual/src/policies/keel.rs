@@ -67,7 +67,6 @@ impl PolicyConfig for KeelConfig {
         Cost {
             flops: norms * Cost::norm(d) + sites * d + carries,
             state: d,
-            saved: (sites + 1) * d,
         }
     }
 

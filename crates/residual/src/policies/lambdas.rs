@@ -85,7 +85,6 @@ impl PolicyConfig for LambdasConfig {
         Cost {
             flops: base.flops + Cost::rms(d) + 3 * d * blocks + backout,
             state: base.state + held * d,
-            saved: base.saved + held * d,
         }
     }
 

@@ -13,7 +13,7 @@
 
 mod gate;
 
-use crate::fused::{Fused, FusedOptions, Junction, gain, join, readers};
+use crate::fused::{FusedOptions, Junction, gain, join, readers};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
 use crate::pool::{Pooled, Source, pool};
@@ -26,8 +26,8 @@ use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use gate::{IndependentStart, MultiGateKind, StreamGate, scaled};
-use hadal_cpu::streams::Skip;
 use hadal_cpu::streams::mgr::{self, Gate, Mgr, Settings};
+use hadal_cpu::streams::{Skip, Stream};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`MultiGate`].
@@ -166,9 +166,12 @@ impl PolicyConfig for MultiGateConfig {
                 + sites * Cost::norm(d)
                 + Cost::norm(d),
             state: n.min(sites + 1) * d,
-            // Inversion keeps each write and the gates, not the streams; plain autodiff keeps everything.
-            saved: (read + sites) * d,
         }
+    }
+
+    /// A stream for the embedding and each write, up to their number.
+    fn handed_over(&self, blocks: usize, dimensions: &Dimensions) -> u64 {
+        (self.streams.min(2 * blocks + 1) * dimensions.width) as u64
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {
@@ -315,7 +318,7 @@ impl Residual for MultiGate {
         Some(Tensor::stack(values, 2))
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
         let params = junctions.iter().map(|junction| {
             let mut parts = Vec::new();
             if let Some(gate) = junction.from.and_then(|site| self.gate(site)) {
@@ -337,13 +340,16 @@ impl Residual for MultiGate {
             }
             join(parts)
         });
-        let params: Vec<_> = params.collect();
+        params.collect()
+    }
+
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
         let gate = match self.gates.first().map(|gate| gate.kind) {
             Some(MultiGateKind::Independent) => Gate::Independent,
             _ => Gate::Competitive,
         };
         let settings = Settings {
-            width: self.out.dims()[0],
+            width: self.out.lazy_shape()[0],
             eps: self.eps as f32,
             streams: self.streams,
             gate,
@@ -353,8 +359,7 @@ impl Residual for MultiGate {
             },
             skip: self.rule(readers(junctions), options.mode),
         };
-        let stream = Box::new(Mgr::new(settings, junctions.len(), options.keep));
-        Some(Fused { stream, params })
+        Some(Box::new(Mgr::new(settings, junctions.len(), options.keep)))
     }
 
     fn set_skipping(&mut self, skipping: Option<Skipping>) {

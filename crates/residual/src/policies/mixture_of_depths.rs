@@ -88,8 +88,17 @@ impl PolicyConfig for MixtureOfDepthsConfig {
         Cost {
             flops: plain.flops + routing.flops,
             state: plain.state + routing.state,
-            saved: plain.saved + routing.saved,
         }
+    }
+
+    /// No block waits for its end there.
+    fn handed_over(&self, _: usize, dimensions: &Dimensions) -> u64 {
+        additive_cost(dimensions).state
+    }
+
+    fn kept_plainly(&self, dimensions: &Dimensions) -> u64 {
+        let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
+        (sites + 1) * d + self.routing().kept(dimensions)
     }
 
     /// The router and its predictor are judged by their decisions, not by their size.

@@ -18,7 +18,7 @@
 use crate::additive::additive_cost;
 use crate::as_prenorm::{Chosen, PreNormModel, of_site};
 use crate::averages::Averages;
-use crate::fused::{Fused, FusedOptions, Junction, gain};
+use crate::fused::{FusedOptions, Junction, gain};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{
     About, Cost, InvalidPolicy, PolicyConfig, Released, Update, travels_by_number,
@@ -32,7 +32,7 @@ use crate::unset::is_false;
 use crate::weights::{Init, Weights};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use hadal_cpu::streams::DenseSettings;
+use hadal_cpu::streams::{DenseSettings, Stream};
 use hadal_kernels::rms;
 use serde::{Deserialize, Serialize};
 
@@ -102,17 +102,21 @@ impl PolicyConfig for MuddConfig {
             let ways = self.ways_after(block, dimensions) as u64;
             let (sources, m) = (block as u64 + 1, ways * (block as u64 + 1));
             cost.flops += Cost::rms(d) + 2 * m * (d + m) + 2 * sources * ways * d;
-            cost.saved += (1 + ways) * d + 2 * m;
             if ways == FOUR as u64 {
                 cost.flops += 2 * Cost::norm(d);
             }
             if self.norms {
                 // Gain of what `down` reads, source, last way, and the sums.
                 cost.flops += d + 2 * Cost::norm(d) + ways * d;
-                cost.saved += d;
             }
         }
         cost
+    }
+
+    /// Every output so far, and the averages behind the last one.
+    fn handed_over(&self, blocks: usize, dimensions: &Dimensions) -> u64 {
+        let ways = blocks.checked_sub(1).map_or(0, |_| self.ways_after(blocks, dimensions));
+        ((blocks + 1 + ways) * dimensions.width) as u64
     }
 
     /// Averages weigh the blocks before their place, so they belong to the place.
@@ -300,7 +304,7 @@ impl Mudd {
 
 impl Averages for Mudd {
     fn settings(&self) -> DenseSettings {
-        let (width, norms) = (self.final_norm.gain().dims()[0], self.embedding_norm.is_some());
+        let (width, norms) = (self.final_norm.width(), self.embedding_norm.is_some());
         DenseSettings { width, eps: self.eps as f32, dynamic: true, norms }
     }
 
@@ -390,8 +394,12 @@ impl Residual for Mudd {
         }
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
-        self.fuse(junctions, options.keep)
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
+        self.averaging(junctions, options.keep)
+    }
+
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
+        self.of_junctions(junctions)
     }
 
     fn close(&self, state: MuddState, traversal: &mut Traversal) -> Tensor<3> {

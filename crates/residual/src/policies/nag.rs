@@ -11,7 +11,7 @@
 //! losing a rotation of at most `arctan` of the threshold. The read-out is `exp(s) r / d`: the norm
 //! lane is the inverse temperature of the logits. arXiv 2606.16112; the skip rule is ours.
 
-use crate::fused::{Fused, FusedOptions, Junction, join_any, readers};
+use crate::fused::{FusedOptions, Junction, join_any, readers};
 use crate::policy::{
     About, BASE_STD, Cost, InitialGate, InvalidPolicy, Matrix, PolicyConfig, RecipeKey, Tables,
     Update,
@@ -30,7 +30,7 @@ use burn::tensor::{
     Bool, Tensor,
     activation::{sigmoid, softmax, softplus},
 };
-use hadal_cpu::streams::{Nag, Skip};
+use hadal_cpu::streams::{Nag, Skip, Stream};
 use hadal_kernels::{rms, root_mean_square};
 use serde::{Deserialize, Serialize};
 
@@ -154,7 +154,6 @@ impl PolicyConfig for NormAgnosticConfig {
         Cost {
             flops: sites * (2 * c * d + 14 * d) + 4 * d,
             state: d + 1,
-            saved: (2 * sites + 1) * d + sites * (c + 2),
         }
     }
 
@@ -317,7 +316,7 @@ impl Residual for NormAgnostic {
         after
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+    fn stream_params(&self, junctions: &[Junction], options: &FusedOptions) -> Vec<Tensor<1>> {
         let device = self.log_gain.val().device();
         let params = junctions.iter().map(|junction| {
             let mut parts = Vec::new();
@@ -336,11 +335,13 @@ impl Residual for NormAgnostic {
             }
             join_any(parts, &device)
         });
-        let params = params.collect();
-        let [directions, width] = self.sites.first()?.directions.dims();
+        params.collect()
+    }
+
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
+        let [directions, width] = self.sites.first()?.directions.lazy_shape().dims();
         let skip = self.rule(readers(junctions), options.mode);
-        let stream = Nag::new(width, junctions.len() - 1, directions, skip, options.keep);
-        Some(Fused { stream: Box::new(stream), params })
+        Some(Box::new(Nag::new(width, junctions.len() - 1, directions, skip, options.keep)))
     }
 
     fn set_skipping(&mut self, skipping: Option<Skipping>) {

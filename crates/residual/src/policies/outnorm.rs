@@ -42,11 +42,8 @@ impl PolicyConfig for OutNormConfig {
         "it normalises what is written and not what is read"
     }
 
-    /// What a sub-layer returned is kept, because it is normalised.
     fn cost(&self, dimensions: &Dimensions) -> Cost {
-        let base = additive_cost(dimensions);
-        let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
-        Cost { saved: base.saved + sites * d, ..base }
+        additive_cost(dimensions)
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Additive {

@@ -39,7 +39,7 @@ impl PolicyConfig for PostNormConfig {
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
-        Cost { flops: sites * (Cost::norm(d) + d), state: d, saved: (sites + 1) * d }
+        Cost { flops: sites * (Cost::norm(d) + d), state: d }
     }
 
     fn init(&self, dimensions: &Dimensions, weights: &mut Weights) -> Additive {

@@ -110,7 +110,6 @@ impl PolicyConfig for SandwichConfig {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let mut cost = additive_cost(dimensions);
         cost.flops += sites * Cost::norm(d);
-        cost.saved += sites * d;
         if self.scaled || self.gate_temperature.is_some() {
             cost = with_scaling(cost, dimensions);
         }

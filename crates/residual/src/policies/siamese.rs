@@ -4,7 +4,7 @@
 //! starting as the embedding, read out as `RMSNorm_post(x) + RMSNorm_pre(y)`.
 //! "SiameseNorm", arXiv 2602.08064 (the published "post-pre" code).
 
-use crate::fused::{Fused, FusedOptions, Junction, gain, join};
+use crate::fused::{FusedOptions, Junction, gain, join};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, PolicyConfig};
 use crate::probe::{Place, Signal, show, show_streams};
@@ -14,7 +14,7 @@ use crate::traversal::Traversal;
 use crate::weights::Weights;
 use burn::module::Module;
 use burn::tensor::Tensor;
-use hadal_cpu::streams::Siamese;
+use hadal_cpu::streams::{Siamese, Stream};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`SiameseNorm`]: there are none.
@@ -51,7 +51,6 @@ impl PolicyConfig for SiameseNormConfig {
         Cost {
             flops: sites * (join + Cost::norm(d) + 3 * d) + join + Cost::norm(d),
             state: 2 * d,
-            saved: 2 * (sites + 1) * d,
         }
     }
 
@@ -152,7 +151,7 @@ impl Residual for SiameseNorm {
         Some(Tensor::stack(vec![state.x.clone(), state.y.clone()], 2))
     }
 
-    fn fused(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Fused> {
+    fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
         let reader = |junction: &Junction| {
             let pair = match junction.to {
                 Place::Site(site) => &self.pairs[site.index],
@@ -161,13 +160,14 @@ impl Residual for SiameseNorm {
             let norm = gain(&self.norms, &self.final_norm, junction.to);
             join(vec![pair.post.gain(), pair.pre.gain(), norm])
         };
+        junctions.iter().map(reader).collect()
+    }
+
+    fn as_stream(&self, junctions: &[Junction], options: &FusedOptions) -> Option<Box<dyn Stream>> {
         let writers = junctions.iter().filter_map(|junction| junction.from);
         let scales = writers.map(|site| self.write_scales[site.index] as f32).collect();
-        let (width, eps) = (self.final_norm.gain().dims()[0], self.final_norm.eps() as f32);
-        Some(Fused {
-            stream: Box::new(Siamese::new(width, eps, scales, options.keep)),
-            params: junctions.iter().map(reader).collect(),
-        })
+        let (width, eps) = (self.final_norm.width(), self.final_norm.eps() as f32);
+        Some(Box::new(Siamese::new(width, eps, scales, options.keep)))
     }
 
     fn close(&self, state: SiameseState, traversal: &mut Traversal) -> Tensor<3> {

@@ -41,7 +41,7 @@ use crate::parallel;
 use crate::rows::{Rows, sum_of_partials};
 use crate::simd::Form;
 use crate::streams::tiles::{TILE, split, split_mut, tile_count};
-use crate::streams::{DecodeStream, Gradient, Stream};
+use crate::streams::{DecodeStream, Footprint, Gradient, Held, Stream};
 use std::sync::Arc;
 
 /// What is special about one junction of [`DeltaAttnRes`].
@@ -270,6 +270,26 @@ impl Stream for DeltaAttnRes {
             self.d_block = None;
         }
         Gradient { write, params }
+    }
+
+    /// Every junction keeps what was read and how it was weighed, and one that closes a block the block's sum.
+    fn footprint(&self) -> Footprint {
+        let Shape { width, heads, .. } = self.shape;
+        let mut sources = 0;
+        let held = |step: &DeltaJunction| {
+            sources += usize::from(step.closes);
+            let source = if step.closes { width + 1 } else { 0 };
+            let (tables, pulled) = if step.pools { (heads * sources, width) } else { (0, 0) };
+            Held {
+                kept: (width + source + 2 * tables) as f64,
+                left: (pulled + 3 * tables) as f64,
+                working: 0.0,
+            }
+        };
+        let junctions = self.junctions.iter().map(held).collect();
+        let joins = self.junctions.iter().any(|step| step.joins);
+        let carried = width * (1 + usize::from(joins));
+        Footprint { state: width as f64, junctions, carried: carried as f64 }
     }
 
     fn decode(self: Box<Self>) -> Box<dyn DecodeStream> {

@@ -67,6 +67,11 @@ pub unsafe trait Policy: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Floats that [`Self::Kept`] holds of each token, as a mean.
+    fn kept(&self, _junction: usize) -> f64 {
+        0.0
+    }
+
     /// Whether a junction decides which tokens run the sub-layer that follows it.
     fn decides(&self, _junction: usize) -> bool {
         false

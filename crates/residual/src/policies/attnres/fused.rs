@@ -1,31 +1,30 @@
 //! The fused forms: which writes make a source, and what each reader asks with.
 
 use super::{AttentionResiduals, Reader};
-use crate::fused::{Fused, FusedOptions, Junction, gain, join};
+use crate::fused::{FusedOptions, Junction, gain, join};
 use crate::norm::RmsNorm;
 use crate::probe::Place;
 use crate::site::Site;
+use burn::module::Param;
 use burn::tensor::Tensor;
 use hadal_cpu::streams::{AttnRes, AttnResJunction, DeltaAttnRes, DeltaJunction, Stream};
 
-pub(super) fn fused(
+pub(super) fn stream(
     policy: &AttentionResiduals,
     junctions: &[Junction],
     options: &FusedOptions,
-) -> Fused {
-    let params = junctions.iter().map(|junction| policy.params(junction)).collect();
-    let (width, eps) = (policy.final_norm.gain().dims()[0], policy.eps as f32);
+) -> Box<dyn Stream> {
+    let (width, eps) = (policy.final_norm.width(), policy.eps as f32);
     let before = std::iter::once(None).chain(junctions.iter().map(|junction| junction.from));
     let steps = junctions.iter().zip(before);
-    let stream: Box<dyn Stream> = if policy.out.is_none() {
+    if policy.out.is_none() {
         let steps = steps.map(|(junction, before)| policy.delta_step(junction, before)).collect();
         Box::new(DeltaAttnRes::new(width, policy.heads, eps, steps, options.keep))
     } else {
         let steps = steps.map(|(junction, before)| policy.step(junction, before)).collect();
         let stream = AttnRes::new(width, eps, steps, options.keep).with_heads(policy.heads);
         Box::new(if policy.normed { stream.normed() } else { stream })
-    };
-    Fused { stream, params }
+    }
 }
 
 impl AttentionResiduals {
@@ -70,18 +69,18 @@ impl AttentionResiduals {
         }
     }
 
-    fn gate(&self, place: Place) -> Option<Tensor<1>> {
+    fn gate(&self, place: Place) -> Option<&Param<Tensor<1>>> {
         match place {
             Place::Out => None,
-            Place::Site(site) => Some(self.gates.get(site.index.checked_sub(1)?)?.val()),
+            Place::Site(site) => self.gates.get(site.index.checked_sub(1)?),
         }
     }
 
     /// Gate, queries and gains of a reader, as far as it has them.
-    fn params(&self, junction: &Junction) -> Tensor<1> {
+    pub(super) fn params(&self, junction: &Junction) -> Tensor<1> {
         let norm = gain(&self.norms, &self.final_norm, junction.to);
         let reader = self.reader(junction.to);
-        let mut parts: Vec<_> = self.gate(junction.to).into_iter().collect();
+        let mut parts: Vec<_> = self.gate(junction.to).map(Param::val).into_iter().collect();
         parts.extend(reader.map(Reader::questions).unwrap_or_default());
         parts.push(norm);
         parts.extend(reader.and_then(Reader::apart).into_iter().flatten().map(RmsNorm::gain));

@@ -50,16 +50,24 @@ impl Routing {
         2 * width + 2 * hidden * width + 2 * hidden
     }
 
+    /// Blocks that are routed.
+    fn routed(&self, dimensions: &Dimensions) -> u64 {
+        (0..dimensions.blocks).filter(|&block| self.routes(block, dimensions)).count() as u64
+    }
+
+    /// Floats that deciding and weighting keep for each token.
+    pub(crate) fn kept(&self, dimensions: &Dimensions) -> u64 {
+        self.routed(dimensions) * (2 * dimensions.width as u64 + HIDDEN as u64 + 2)
+    }
+
     /// What deciding and weighting add to a stream's cost.
     pub(crate) fn cost(&self, dimensions: &Dimensions) -> Cost {
-        let routed =
-            (0..dimensions.blocks).filter(|&block| self.routes(block, dimensions)).count() as u64;
+        let routed = self.routed(dimensions);
         let d = dimensions.width as u64;
         Cost {
             flops: routed * (Self::deciding(d) + Cost::rms(d) + 2 * d),
             // The entry waits for the block's end, beside what the MLP reads.
             state: d,
-            saved: routed * (2 * d + HIDDEN as u64 + 2),
         }
     }
 

@@ -317,6 +317,5 @@ fn streams_that_are_not_mixed_cost_less() {
     assert!(cost(&identity()).flops < cost(&three()).flops / 2);
     let gated = Config { readout: StreamReadOut::Gated, ..three() };
     let more = cost(&gated);
-    assert_eq!(more.saved - cost(&three()).saved, 2 * 64);
     assert!(more.flops > cost(&three()).flops);
 }

@@ -1,0 +1,111 @@
+//! What a device holds when it holds most.
+
+use super::{Counted, Owners, Passes};
+use crate::optim::Group;
+use hadal_model::PassMemory;
+use serde::Serialize;
+
+const FLOAT: u64 = 4;
+/// The program itself, its threads and what they work in, before there is a model: as measured on Linux (records/plan).
+pub const PROGRAM: u64 = 24_000_000;
+/// Rows of logits of an evaluation: as they come, and twice where their logarithms are taken.
+const LOGITS: u64 = 3;
+
+/// Bytes of a device at its fullest moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceMemory {
+    /// All parameters.
+    pub weights: u64,
+    /// What the optimiser remembers of those that the device owns.
+    pub optimiser: u64,
+    /// Gradients: of all parameters as a pass makes them, and sums of several passes or devices.
+    pub gradients: u64,
+    /// What the way forward keeps for the way back.
+    pub activations: u64,
+    /// What operations hold while they run.
+    pub working: u64,
+    /// The program without a model.
+    pub program: u64,
+    /// When that is.
+    pub fullest: Phase,
+    /// All that the way forward keeps, at its end.
+    pub kept: u64,
+}
+
+/// Parts of a step, and what comes between steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// A pass forward and back.
+    #[default]
+    Pass,
+    /// The optimiser moves parameters.
+    Optimiser,
+    /// Held-out loss is measured.
+    Evaluation,
+}
+
+impl DeviceMemory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        [self.weights, self.optimiser, self.gradients, self.activations, self.working, self.program]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+}
+
+impl Counted {
+    /// Of a device whose passes have so many sequences.
+    pub(super) fn memory(&self, owners: &Owners, passes: Passes, devices: u64) -> DeviceMemory {
+        let bytes = |floats: u64| floats.saturating_mul(FLOAT);
+        let all = self.parameters.iter().fold(0u64, |sum, p| sum.saturating_add(p.elements()));
+        let sequences = usize::try_from(passes.batch).unwrap_or(usize::MAX);
+        let pass = self.unmade.pass_memory(self.job.memory, sequences, self.job.seq_len);
+        // Sums of several passes, of what the device owns.
+        let sums = if passes.count > 1 || devices > 1 { bytes(owners.elements) } else { 0 };
+        let always = DeviceMemory {
+            weights: bytes(all),
+            optimiser: bytes(owners.slots),
+            program: PROGRAM,
+            kept: pass.kept,
+            ..DeviceMemory::default()
+        };
+        let in_pass = DeviceMemory {
+            gradients: pass.gradients.saturating_add(sums),
+            activations: pass.activations,
+            working: pass.working,
+            fullest: Phase::Pass,
+            ..always
+        };
+        let in_optimiser = DeviceMemory {
+            gradients: bytes(all).max(sums),
+            working: bytes(self.muon_room()),
+            fullest: Phase::Optimiser,
+            ..always
+        };
+        let tokens = passes.batch.saturating_mul(self.job.seq_len as u64);
+        let rows = tokens.saturating_mul(LOGITS * self.job.model.vocab_size as u64);
+        let table = (self.job.model.vocab_size * self.job.model.d_model) as u64;
+        let in_evaluation = DeviceMemory {
+            working: bytes(rows.saturating_add(table)),
+            fullest: Phase::Evaluation,
+            ..always
+        };
+        [in_evaluation, in_optimiser, in_pass]
+            .into_iter()
+            .max_by_key(DeviceMemory::total)
+            .unwrap_or_default()
+    }
+
+    /// Floats that Muon holds while it moves its largest matrix: the direction, four forms of it, three squares.
+    fn muon_room(&self) -> u64 {
+        let muon = self.parameters.iter().filter(|parameter| parameter.group == Group::Muon);
+        let room = |shape: &[usize]| {
+            let [rows, columns] = [shape[0] as u64, shape[1] as u64];
+            let least = rows.min(columns);
+            let square = least.saturating_mul(least);
+            rows.saturating_mul(columns).saturating_mul(5).saturating_add(square.saturating_mul(3))
+        };
+        muon.map(|parameter| room(&parameter.shape)).max().unwrap_or_default()
+    }
+}
