@@ -17,7 +17,7 @@ pub(crate) const FIRST: [(&str, &str); 5] = [
 /// Commands by what they are for. Those in no group come last.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Learn and compare", &["compare", "new", "train", "data", "serve", "runs", "report"]),
-    ("Look into a model", &["diagnose", "inspect", "perplexity", "parity", "policies"]),
+    ("Look into a model", &["diagnose", "inspect", "plan", "perplexity", "parity", "policies"]),
     ("Change a model", &["convert", "prune", "skip", "import", "export", "verify"]),
     ("Use a model", &["generate", "chat", "bench"]),
 ];

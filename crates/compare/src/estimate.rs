@@ -20,8 +20,6 @@ pub struct Estimate {
     pub memory: f64,
 }
 
-/// Bytes of a process without a model.
-const PROCESS: f64 = 30e6;
 /// Seconds in which it starts, opens its data and writes its files.
 const AROUND: f64 = 0.5;
 
@@ -43,7 +41,7 @@ pub fn estimate(
             run: run.name.clone(),
             reason: Box::new(reason),
         })?;
-        known.insert(run.cell(), (of.time, of.memory + PROCESS));
+        known.insert(run.cell(), (of.time, of.memory));
     }
     let of = |run: &PlannedRun| known.get(&run.cell()).copied().unwrap_or_default();
     // The guess for a run has all cores; a run of the suite has its threads.

@@ -2,6 +2,7 @@
 
 use super::config::RunConfig;
 use super::error::TrainError;
+use super::plan::{Counted, Job};
 use super::skip::saved_flops_per_token;
 use super::start::check_model;
 use super::trainer::model_config;
@@ -28,8 +29,7 @@ pub struct Plan {
     pub model: ModelConfig,
     /// FLOPs of the run, forward and backward.
     pub flops: f64,
-    /// Bytes: parameters, gradients, optimiser state, and the activations of one pass with attention
-    /// weights kept.
+    /// Bytes at the fullest moment, with the program ([`crate::plan`]).
     pub memory: f64,
     /// FLOP/s of this machine's matrix product.
     pub peak: f64,
@@ -61,8 +61,8 @@ pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
     let (steps, tokens_per_step) = (config.steps(seq_len), config.tokens_per_step(seq_len));
     let tokens = steps * tokens_per_step;
     let flops = flops_per_token(config, &model, seq_len)? * tokens as f64;
-    let in_pass = (config.train.batch * seq_len) as f64;
-    let weights = (model.n_layers * model.n_heads * seq_len * 4) as f64;
+    let job = Job::of(config, model.clone(), seq_len);
+    let memory = Counted::new(job)?.memory_alone();
     let peak = matmul_flops_per_second();
     Ok(Plan {
         cost,
@@ -71,9 +71,7 @@ pub fn plan(config: &RunConfig) -> Result<Plan, TrainError> {
         tokens_per_step,
         tokens,
         flops,
-        // Values, gradients and two moments, each also once outside the model.
-        memory: 24.0 * cost.parameters.total() as f64
-            + in_pass * (3.0 * cost.activation_bytes_per_token as f64 + 2.0 * weights),
+        memory: memory as f64,
         peak,
         model,
         time: Duration::from_secs_f64(flops / (UTILISATION * peak)),

@@ -267,7 +267,7 @@ fn dry_run(config: &RunConfig, shown: Option<&str>, notes: &[String]) -> Result<
     )?;
     writeln!(out, "tokens      {}", scaled(plan.tokens as f64))?;
     writeln!(out, "training    {}FLOPs", scaled(plan.flops))?;
-    writeln!(out, "memory      at most about {} (fused kernels keep less)", bytes(plan.memory))?;
+    writeln!(out, "memory      about {}; `hadal plan` has it in parts", bytes(plan.memory))?;
     writeln!(
         out,
         "time        about {} here, if half of the matrix peak ({}FLOP/s) is reached",

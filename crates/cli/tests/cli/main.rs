@@ -18,6 +18,7 @@ mod new;
 mod parity;
 mod perplexity;
 mod pipes;
+mod plan;
 mod policies;
 mod prune;
 mod python;
@@ -35,7 +36,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{command, run};
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
+    "plan",
     "runs",
     "chat",
     "perplexity",

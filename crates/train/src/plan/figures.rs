@@ -49,7 +49,7 @@ fn borders(plans: &[PolicyPlan]) -> Figure {
                   grow with depth."
             .into(),
         x: Axis::new("blocks before the border"),
-        y: Axis::new("sent on for each token").unit("kB"),
+        y: Axis::new("sent on for each token").unit("kB").log(),
         marks: Marks::Lines { series: plans.iter().map(line).collect() },
     }
 }
@@ -85,7 +85,7 @@ fn stages(plans: &[PolicyPlan]) -> Figure {
                   them send less in interleaved schedules."
             .into(),
         x: Axis::new("stages").log(),
-        y: Axis::new("sent on for each token, over all borders").unit("kB"),
+        y: Axis::new("sent on for each token, over all borders").unit("kB").log(),
         marks: Marks::Lines { series: plans.iter().map(line).collect() },
     }
 }
@@ -96,10 +96,9 @@ fn kept(plans: &[PolicyPlan]) -> Figure {
         ("streams kept", Memory { kept_share: None, recompute: false }),
         ("sub-layers computed again", Memory { recompute: true, ..Memory::default() }),
     ];
-    let bars = |(name, memory): (&str, Memory)| Bars {
-        name: name.into(),
-        values: plans.iter().map(|plan| Some(plan.counted.kept_per_token(memory) / 1e3)).collect(),
-        errors: None,
+    let bars = |plan: &PolicyPlan| {
+        let kept = |(_, memory): (&str, Memory)| Some(plan.counted.kept_per_token(memory) / 1e3);
+        Bars { name: plan.name.clone(), values: forms.map(kept).into(), errors: None }
     };
     Figure {
         name: "kept".into(),
@@ -107,8 +106,8 @@ fn kept(plans: &[PolicyPlan]) -> Figure {
         caption: "Bytes that the way forward keeps for the way back, for each token: with streams computed backwards where \
                   a policy can do that, with all streams kept, and with sub-layers computed again from their inputs."
             .into(),
-        x: Axis::new("policy").categories(plans.iter().map(|plan| plan.name.clone())),
+        x: Axis::new("memory").categories(forms.map(|(name, _)| name)),
         y: Axis::new("kept of each token").unit("kB"),
-        marks: Marks::Bars { series: forms.map(bars).into() },
+        marks: Marks::Bars { series: plans.iter().map(bars).collect() },
     }
 }

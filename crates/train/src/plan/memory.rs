@@ -2,12 +2,15 @@
 
 use super::{Counted, Owners, Passes};
 use crate::optim::Group;
-use hadal_model::PassMemory;
 use serde::Serialize;
 
 const FLOAT: u64 = 4;
-/// The program itself, its threads and what they work in, before there is a model: as measured on Linux (records/plan).
-pub const PROGRAM: u64 = 24_000_000;
+/// The program itself, its threads and what they work in, with a model of next to nothing: as measured on Linux
+/// (records/plan).
+pub const PROGRAM: u64 = 32_000_000;
+/// What the allocator takes for a hundred bytes that are live: it keeps what was freed, and not all of that is where the next
+/// buffer fits. As measured (records/plan).
+const ALLOCATED: u64 = 120;
 /// Rows of logits of an evaluation: as they come, and twice where their logarithms are taken.
 const LOGITS: u64 = 3;
 
@@ -24,6 +27,8 @@ pub struct DeviceMemory {
     pub activations: u64,
     /// What operations hold while they run.
     pub working: u64,
+    /// Pages that the allocator holds beyond what is live.
+    pub allocator: u64,
     /// The program without a model.
     pub program: u64,
     /// When that is.
@@ -46,17 +51,27 @@ pub enum Phase {
 }
 
 impl DeviceMemory {
-    /// All of it.
-    pub fn total(&self) -> u64 {
-        [self.weights, self.optimiser, self.gradients, self.activations, self.working, self.program]
+    /// What is live: all but the program and the allocator.
+    pub fn live(&self) -> u64 {
+        [self.weights, self.optimiser, self.gradients, self.activations, self.working]
             .into_iter()
             .fold(0, u64::saturating_add)
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.live().saturating_add(self.allocator).saturating_add(self.program)
+    }
+
+    fn with_allocator(self) -> Self {
+        let allocator = (u128::from(self.live()) * u128::from(ALLOCATED - 100) / 100) as u64;
+        Self { allocator, ..self }
     }
 }
 
 impl Counted {
-    /// Of a device whose passes have so many sequences.
-    pub(super) fn memory(&self, owners: &Owners, passes: Passes, devices: u64) -> DeviceMemory {
+    /// In a pass, and at the fullest moment of all, of a device whose passes have so many sequences.
+    pub(super) fn memory(&self, owners: &Owners, passes: Passes, devices: u64) -> [DeviceMemory; 2] {
         let bytes = |floats: u64| floats.saturating_mul(FLOAT);
         let all = self.parameters.iter().fold(0u64, |sum, p| sum.saturating_add(p.elements()));
         let sequences = usize::try_from(passes.batch).unwrap_or(usize::MAX);
@@ -91,10 +106,9 @@ impl Counted {
             fullest: Phase::Evaluation,
             ..always
         };
-        [in_evaluation, in_optimiser, in_pass]
-            .into_iter()
-            .max_by_key(DeviceMemory::total)
-            .unwrap_or_default()
+        let others = [in_evaluation, in_optimiser].into_iter();
+        let fullest = others.chain([in_pass]).max_by_key(DeviceMemory::live).unwrap_or(in_pass);
+        [in_pass, fullest].map(DeviceMemory::with_allocator)
     }
 
     /// Floats that Muon holds while it moves its largest matrix: the direction, four forms of it, three squares.

@@ -96,7 +96,9 @@ pub struct StepPlan {
     pub parameters: u64,
     /// How the batch is divided.
     pub passes: Passes,
-    /// Bytes of the fullest device.
+    /// Bytes of the fullest device in a pass.
+    pub pass: DeviceMemory,
+    /// Bytes of it at the fullest moment of all, evaluations included.
     pub memory: DeviceMemory,
     /// The largest number of sequences in a pass that fits; `None` if not even one does, or no size was named.
     pub largest_batch: Option<u64>,
@@ -162,19 +164,28 @@ impl Counted {
         self.unmade.kept_per_token(memory, self.job.seq_len)
     }
 
+    /// Bytes at the fullest moment of a run on one device.
+    pub fn memory_alone(&self) -> u64 {
+        let [_, fullest] = self.memory(&self.owners(1), self.job.passes(1), 1);
+        fullest.total()
+    }
+
     /// What a step takes on these devices.
     pub fn plan(&self, machine: &Machine) -> StepPlan {
         let passes = self.job.passes(machine.devices);
         let owners = self.owners(machine.devices);
         let memory = |batch| self.memory(&owners, Passes { batch, ..passes }, machine.devices);
-        let fits = |batch| machine.memory.is_some_and(|all| memory(batch).total() <= all);
+        let most = |batch| memory(batch)[1].total();
+        let fits = |batch| machine.memory.is_some_and(|all| most(batch) <= all);
+        let [pass, fullest] = memory(passes.batch);
         let parameters = self.cost.parameters.total();
         StepPlan {
             parameters,
             passes,
-            memory: memory(passes.batch),
+            pass,
+            memory: fullest,
             largest_batch: largest(fits),
-            least: memory(1).total(),
+            least: most(1),
             traffic: Traffic::of(parameters, machine.devices, machine.wire),
             time: StepTime::of(self, &owners, machine),
         }

@@ -74,8 +74,9 @@ fn memory<'a>(
         ">gradients",
         ">activations",
         ">working",
+        ">a pass",
         ">each device",
-        ">kept in all",
+        ">kept",
     ];
     if machine.memory.is_some() {
         head.push(">largest batch");
@@ -84,17 +85,18 @@ fn memory<'a>(
     let order = order.map(|column| column.trim_start_matches('~'));
     let mut table = Table::new(&head).dropping(&order, "--json for the rest");
     for (name, plan) in plans {
-        let memory = &plan.plan.memory;
+        let (pass, memory) = (&plan.plan.pass, &plan.plan.memory);
         let mut row = vec![name];
         row.extend(
             [
-                memory.weights,
-                memory.optimiser,
-                memory.gradients,
-                memory.activations,
-                memory.working,
+                pass.weights,
+                pass.optimiser,
+                pass.gradients,
+                pass.activations,
+                pass.working,
+                pass.total(),
                 memory.total(),
-                memory.kept,
+                pass.kept,
             ]
             .map(|size| bytes(size as f64)),
         );
@@ -152,7 +154,12 @@ fn assumptions(
     let rate = format!("{}FLOP/s", scaled(machine.flops));
     let rate = if measured { format!("{rate}, half of this machine's matrix product") } else { rate };
     writeln!(out)?;
-    writeln!(out, "memory      at the fullest moment; {}", moments(plans))?;
+    writeln!(
+        out,
+        "memory      weights to working: what a pass has when it holds most; a pass: with program and allocator; each device: \
+         the most of all, {}; kept: all that the way forward leaves",
+        moments(plans)
+    )?;
     if machine.devices > 1 {
         let wire = match machine.wire {
             Wire::F32 => "f32",
@@ -183,7 +190,7 @@ fn moments(plans: &[PolicyPlan]) -> String {
     };
     let first = plans[0].plan.memory.fullest;
     if plans.iter().all(|plan| plan.plan.memory.fullest == first) {
-        return format!("that is {}", word(first));
+        return word(first).into();
     }
     let mut parts = Vec::new();
     for phase in [Phase::Pass, Phase::Optimiser, Phase::Evaluation] {
