@@ -21,7 +21,8 @@ pub(crate) fn flops(text: &str) -> Result<f64, String> {
 fn above_zero(text: &str, units: &[&str], wanted: &str) -> Result<f64, String> {
     let upper = text.trim().to_ascii_uppercase();
     let bare = units.iter().find_map(|unit| upper.strip_suffix(unit)).unwrap_or(&upper).trim_end();
-    let prefix = PREFIXES.iter().find_map(|(prefix, size)| Some((bare.strip_suffix(*prefix)?, size)));
+    let prefix =
+        PREFIXES.iter().find_map(|(prefix, size)| Some((bare.strip_suffix(*prefix)?, size)));
     let (number, size) = prefix.map_or((bare, 1.0), |(number, size)| (number, *size));
     match number.trim_end().parse::<f64>().map(|number| number * size) {
         // More than any machine has is a slip, and would not fit into 64 bits.

@@ -122,10 +122,7 @@ impl Branches {
             sum.flops += share(projections + scores + mlp);
             sum.kv += share(2 * kv);
         }
-        Self {
-            flops: sum.flops + Self::depth(config, d, q, kv) + 2 * d * vocab,
-            kv: sum.kv,
-        }
+        Self { flops: sum.flops + Self::depth(config, d, q, kv) + 2 * d * vocab, kv: sum.kv }
     }
 
     /// Scores and values of depth slots, and the projections that MLPs leave.

@@ -37,7 +37,9 @@ fn config(size: &str, policy: &str, settings: &[&str]) -> RunConfig {
     let policy: ResidualConfig = policy.parse().unwrap();
     let layers = ConfigLayers::default()
         .with_toml(size, "test")
-        .and_then(|layers| layers.with_toml("[data]\ntext = \"yankee\"\n[eval]\nbatches = 1\n", "test"))
+        .and_then(|layers| {
+            layers.with_toml("[data]\ntext = \"yankee\"\n[eval]\nbatches = 1\n", "test")
+        })
         .and_then(|layers| layers.with_residual(&policy));
     let settings = settings.iter().fold(layers, |layers, setting| layers?.with_setting(setting));
     settings.and_then(ConfigLayers::finish).unwrap()

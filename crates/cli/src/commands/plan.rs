@@ -117,7 +117,8 @@ impl Plan {
         };
         let (mut plans, mut notes) = (Vec::new(), asked.notes.clone());
         for policy in &asked.policies {
-            match asked.job(policy, &self).and_then(|job| Counted::new(job).map_err(Failure::usage)) {
+            match asked.job(policy, &self).and_then(|job| Counted::new(job).map_err(Failure::usage))
+            {
                 Ok(counted) => {
                     let plan = counted.plan(&machine);
                     plans.push(PolicyPlan { name: policy.to_string(), counted, plan });

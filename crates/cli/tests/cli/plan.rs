@@ -28,7 +28,10 @@ const SIZES: [&str; 2] = [
 /// The most memory of a training process by what was planned. Larger models with the record in records/plan.
 fn measured(size: &str) {
     if !cfg!(target_os = "linux") {
-        return hadal_files::testing::skip("/proc", "only Linux says how much memory a process took");
+        return hadal_files::testing::skip(
+            "/proc",
+            "only Linux says how much memory a process took",
+        );
     }
     let place = TempDir::new().unwrap();
     let config = place.path().join("size.toml");
@@ -96,8 +99,14 @@ fn settings_change_what_is_planned() {
     assert_eq!(kept(&["--set", "memory.inversion=false"]), kept(&["--exact"]));
     // One policy alone is shown in all its forms.
     let forms = planned(&["--preset", "s"])["forms"].as_array().unwrap().len();
-    assert_eq!((forms, planned(&["--preset", "s", "--residual", "hc"])["forms"].as_array().unwrap().len()), (4, 2));
-    let of_step = |devices: &str| planned(&["--preset", "s", "--devices", devices])["policies"][0]["plan"]["passes"]["count"].clone();
+    assert_eq!(
+        (forms, planned(&["--preset", "s", "--residual", "hc"])["forms"].as_array().unwrap().len()),
+        (4, 2)
+    );
+    let of_step = |devices: &str| {
+        planned(&["--preset", "s", "--devices", devices])["policies"][0]["plan"]["passes"]["count"]
+            .clone()
+    };
     assert_eq!((of_step("1"), of_step("8"), of_step("512")), (32.into(), 4.into(), 1.into()));
 }
 
@@ -120,7 +129,7 @@ fn nonsense_is_refused_by_its_name() {
         (&["--preset", "s", "--memory", "0"], &["--memory", "80GB"]),
         (&["--preset", "s", "--memory", "0GB"], &["--memory"]),
         (&["--preset", "s", "--memory", "much"], &["--memory", "80GB"]),
-        (&["--preset", "s", "--bandwidth", "-1"], &["bandwidth"]),
+        (&["--preset", "s", "--bandwidth=-1"], &["--bandwidth", "12.5GB"]),
         (&["--preset", "s", "--flops", "NaN"], &["--flops", "100T"]),
         (&["--preset", "s", "--batch", "0"], &["--batch"]),
         (&["--preset", "s", "--wire", "int8"], &["--wire", "bf16"]),
@@ -128,7 +137,7 @@ fn nonsense_is_refused_by_its_name() {
         (&["s"], &["--preset s"]),
         (&["nowhere.toml"], &["nowhere.toml"]),
         (&[], &["--preset"]),
-        (&["--preset", "s", "--residual", "mgr:streams=70"], &["streams"]),
+        (&["--preset", "s", "--residual", "mgr:streams=0"], &["streams is 0"]),
         (&["--preset", "s", "--set", "train.batch=0"], &["at least 1"]),
         (&["--preset", "s", "--set", "train.batch=x"], &["preset s"]),
         (&["--preset", "s", "--figures", "/dev/null/figures"], &["--figures"]),
@@ -145,7 +154,8 @@ fn figures_of_pipelines_are_drawn() {
     let folder = place.path().join("figures");
     let policies = ["prenorm", "mgr:streams=4", "attnres", "attnres:blocks=8"];
     let policies = policies.iter().flat_map(|policy| ["--residual", policy]);
-    let mut options = vec!["--preset", "70b", "--flops", "1T", "--figures", folder.to_str().unwrap()];
+    let mut options =
+        vec!["--preset", "70b", "--flops", "1T", "--figures", folder.to_str().unwrap()];
     options.extend(policies);
     plan(&options).succeeded();
     for name in ["pipeline-border", "pipeline-stages", "kept"] {

@@ -295,7 +295,11 @@ impl Stream for AttnRes {
             sources += usize::from(!step.joins);
             let tables = (step.inputs() * self.heads * sources) as f64;
             let (width, inputs) = (self.width as f64, step.inputs() as f64);
-            Held { kept: width + 1.0 + 2.0 * tables, left: inputs * width + 3.0 * tables, working: 0.0 }
+            Held {
+                kept: width + 1.0 + 2.0 * tables,
+                left: inputs * width + 3.0 * tables,
+                working: 0.0,
+            }
         };
         let junctions: Vec<Held> = self.junctions.iter().map(held).collect();
         let joins = self.junctions.iter().any(|step| step.joins);

@@ -70,12 +70,7 @@ impl Sizes {
     }
 
     /// Shows the moments of the way back through a sub-layer that so many tokens run.
-    pub(super) fn backward(
-        &self,
-        kind: SubLayerKind,
-        tokens: f64,
-        see: &mut dyn FnMut(Room),
-    ) {
+    pub(super) fn backward(&self, kind: SubLayerKind, tokens: f64, see: &mut dyn FnMut(Room)) {
         match kind {
             SubLayerKind::Attention => self.attention(tokens, see),
             SubLayerKind::Mlp => self.mlp(tokens, see),
@@ -89,11 +84,7 @@ impl Sizes {
         // What was not kept is computed again.
         let again = if self.recompute { intermediate } else { 0.0 };
         // Through the output's matrix: what was mixed and the matrix as factors, and both gradients.
-        see(Room {
-            working: again + 2.0 * tokens * q + d * q,
-            gradients: d * q,
-            freed: 0.0,
-        });
+        see(Room { working: again + 2.0 * tokens * q + d * q, gradients: d * q, freed: 0.0 });
         // Through the mixing.
         see(Room { working: again + tokens * (q + joined), gradients: d * q, freed: 0.0 });
         // Through the three matrices, without what was kept of the mixing.

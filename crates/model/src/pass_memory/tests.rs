@@ -1,7 +1,7 @@
 use super::*;
-use hadal_residual::ResidualConfig;
 use crate::config::tests::small;
 use crate::config::{DepthKv, MlpKind};
+use hadal_residual::ResidualConfig;
 
 const EXACT: Memory = Memory { kept_share: None, recompute: false };
 const AGAIN: Memory = Memory { kept_share: Some(0.01), recompute: true };
@@ -57,7 +57,10 @@ fn inversion_keeps_writes_and_gates_instead_of_streams() {
     let numbers = 1 + (1 + 4) + 3 * (1 + 4 + 6);
     let block = (8 + 24 + 8 + 2) + (8 + 32);
     let rest = f64::from(2 * block + 8 + state + writes + numbers);
-    assert_eq!(per_token("mgr:streams=2", Memory { kept_share: Some(0.0), recompute: false }), rest);
+    assert_eq!(
+        per_token("mgr:streams=2", Memory { kept_share: Some(0.0), recompute: false }),
+        rest
+    );
     // A copy of both streams and their numbers at each of three gated writes.
     assert_eq!(per_token("mgr:streams=2", EXACT), rest + f64::from(3 * 2 * 9));
     let share = per_token("mgr:streams=2", Memory::default());
@@ -107,7 +110,8 @@ fn more_tokens_and_blocks_hold_more_and_recomputing_keeps_less() {
 #[test]
 fn a_petabyte_is_counted_without_being_made() {
     for residual in ResidualConfig::all() {
-        let config = ModelConfig { d_model: 1 << 17, d_ff: 1 << 19, n_layers: 512, ..tiny("prenorm") };
+        let config =
+            ModelConfig { d_model: 1 << 17, d_ff: 1 << 19, n_layers: 512, ..tiny("prenorm") };
         let config = ModelConfig { residual, ..config };
         let memory = UnmadeModel::of(&config).unwrap().pass_memory(EXACT, 1 << 20, 1 << 20);
         assert!(memory.total() > 1 << 50, "{}: {memory:?}", config.residual);

@@ -138,10 +138,7 @@ impl PolicyConfig for DeepDeltaConfig {
         let read = Cost::norm(d) + if n > 1 { 2 * n * d } else { 0 };
         // Gate and targets; the length of the write, and for each channel a product and a step.
         let write = 2 * d + 2 * n * d + 2 * d + 4 * n * d;
-        Cost {
-            flops: sites * (read + write) + read,
-            state: n * d,
-        }
+        Cost { flops: sites * (read + write) + read, state: n * d }
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {

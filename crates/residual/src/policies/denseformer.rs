@@ -43,10 +43,7 @@ impl PolicyConfig for DenseFormerConfig {
         let base = additive_cost(dimensions);
         let (d, blocks) = (dimensions.width as u64, dimensions.blocks as u64);
         let terms = blocks * (blocks + 3) / 2;
-        Cost {
-            flops: base.flops + 2 * d * terms,
-            state: (blocks + 2) * d,
-        }
+        Cost { flops: base.flops + 2 * d * terms, state: (blocks + 2) * d }
     }
 
     /// The stream is the last block's average, which is no source.

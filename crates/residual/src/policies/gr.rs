@@ -144,10 +144,7 @@ impl PolicyConfig for GatedResidualConfig {
         // Norms, both products of the gate, the gate itself and the mean.
         let read = n * Cost::norm(d) + 4 * rank * n * d + 3 * n * d;
         let write = 2 * n * n * d + 2 * n * d;
-        Cost {
-            flops: sites * (read + write) + read,
-            state: n * d,
-        }
+        Cost { flops: sites * (read + write) + read, state: n * d }
     }
 
     fn deciding(&self, _: Site, dimensions: &Dimensions) -> u64 {

@@ -64,10 +64,7 @@ impl PolicyConfig for KeelConfig {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let carries = sites.saturating_sub(2) * d;
         let norms = sites + sites.saturating_sub(1);
-        Cost {
-            flops: norms * Cost::norm(d) + sites * d + carries,
-            state: d,
-        }
+        Cost { flops: norms * Cost::norm(d) + sites * d + carries, state: d }
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {

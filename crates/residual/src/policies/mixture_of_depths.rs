@@ -85,10 +85,7 @@ impl PolicyConfig for MixtureOfDepthsConfig {
 
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (plain, routing) = (additive_cost(dimensions), self.routing().cost(dimensions));
-        Cost {
-            flops: plain.flops + routing.flops,
-            state: plain.state + routing.state,
-        }
+        Cost { flops: plain.flops + routing.flops, state: plain.state + routing.state }
     }
 
     /// No block waits for its end there.

@@ -151,10 +151,7 @@ impl PolicyConfig for NormAgnosticConfig {
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites, c) =
             (dimensions.width as u64, dimensions.sites() as u64, self.directions as u64);
-        Cost {
-            flops: sites * (2 * c * d + 14 * d) + 4 * d,
-            state: d + 1,
-        }
+        Cost { flops: sites * (2 * c * d + 14 * d) + 4 * d, state: d + 1 }
     }
 
     fn deciding(&self, _: Site, dimensions: &Dimensions) -> u64 {

@@ -48,10 +48,7 @@ impl PolicyConfig for SiameseNormConfig {
     fn cost(&self, dimensions: &Dimensions) -> Cost {
         let (d, sites) = (dimensions.width as u64, dimensions.sites() as u64);
         let join = 2 * Cost::norm(d) + d;
-        Cost {
-            flops: sites * (join + Cost::norm(d) + 3 * d) + join + Cost::norm(d),
-            state: 2 * d,
-        }
+        Cost { flops: sites * (join + Cost::norm(d) + 3 * d) + join + Cost::norm(d), state: 2 * d }
     }
 
     fn initial_gates(&self, dimensions: &Dimensions) -> Vec<InitialGate> {

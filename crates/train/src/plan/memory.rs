@@ -71,7 +71,12 @@ impl DeviceMemory {
 
 impl Counted {
     /// In a pass, and at the fullest moment of all, of a device whose passes have so many sequences.
-    pub(super) fn memory(&self, owners: &Owners, passes: Passes, devices: u64) -> [DeviceMemory; 2] {
+    pub(super) fn memory(
+        &self,
+        owners: &Owners,
+        passes: Passes,
+        devices: u64,
+    ) -> [DeviceMemory; 2] {
         let bytes = |floats: u64| floats.saturating_mul(FLOAT);
         let all = self.parameters.iter().fold(0u64, |sum, p| sum.saturating_add(p.elements()));
         let sequences = usize::try_from(passes.batch).unwrap_or(usize::MAX);

@@ -20,7 +20,9 @@ impl Counted {
         sorted.sort_by_key(|parameter| Reverse(parameter.slots()));
         let all = Owners {
             slots: sorted.iter().fold(0, |sum, parameter| sum.saturating_add(parameter.slots())),
-            elements: sorted.iter().fold(0, |sum, parameter| sum.saturating_add(parameter.elements())),
+            elements: sorted
+                .iter()
+                .fold(0, |sum, parameter| sum.saturating_add(parameter.elements())),
         };
         if devices <= 1 {
             return all;

@@ -23,14 +23,21 @@ fn plan(preset: &str, residual: &str, devices: u64) -> StepPlan {
 /// Table 2 of the MGR paper: 0.12, 0.35 and 0.77B; Llama 2's 6.7B and 69B.
 #[test]
 fn bodies_have_their_published_sizes() {
-    for (preset, billions, near) in
-        [("s", 0.1236, 1e-3), ("m", 0.3535, 1e-3), ("l", 0.7722, 1e-3), ("7b", 6.738, 1e-3), ("70b", 68.977, 1e-3)]
-    {
+    for (preset, billions, near) in [
+        ("s", 0.1236, 1e-3),
+        ("m", 0.3535, 1e-3),
+        ("l", 0.7722, 1e-3),
+        ("7b", 6.738, 1e-3),
+        ("70b", 68.977, 1e-3),
+    ] {
         let parameters = plan(preset, "prenorm", 1).parameters as f64 / 1e9;
         assert!((parameters / billions - 1.0).abs() < near, "{preset}: {parameters}");
     }
     // 34,665 parameters are the policy's in scale S, as the spec of the paper counts them.
-    assert_eq!(plan("s", "mgr:streams=4", 1).parameters - plan("s", "prenorm", 1).parameters, 34_665);
+    assert_eq!(
+        plan("s", "mgr:streams=4", 1).parameters - plan("s", "prenorm", 1).parameters,
+        34_665
+    );
 }
 
 #[test]
@@ -64,7 +71,8 @@ fn a_step_takes_what_its_operations_and_bytes_take() {
     let forward = counted.cost.forward_flops_per_token as f64;
     let time = counted.plan(&machine(4, 1)).time;
     let tokens = 128.0 * 1024.0;
-    let near = |found: f64, wanted: f64| assert!((found / wanted - 1.0).abs() < 1e-6, "{found} {wanted}");
+    let near =
+        |found: f64, wanted: f64| assert!((found / wanted - 1.0).abs() < 1e-6, "{found} {wanted}");
     near(time.forward, tokens * forward / 1e13);
     near(time.backward, 2.0 * tokens * forward / 1e13);
     let sent = 0.75 * 4.0 * counted.cost.parameters.total() as f64 / 1e10;

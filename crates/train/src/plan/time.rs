@@ -31,8 +31,7 @@ impl StepTime {
         } else {
             0.0
         };
-        let traffic =
-            Traffic::of(cost.parameters.total(), machine.devices, machine.wire);
+        let traffic = Traffic::of(cost.parameters.total(), machine.devices, machine.wire);
         let seconds = |flops: f64| flops / machine.flops;
         let sent = |bytes: u64| if bytes == 0 { 0.0 } else { bytes as f64 / machine.bandwidth };
         Self {

@@ -71,8 +71,9 @@ impl Asked {
             layers = layers.with_setting(setting).map_err(Failure::usage)?;
         }
         let text = toml::to_string(layers.table()).map_err(Failure::usage)?;
-        let settings: Settings = toml::from_str(&text)
-            .map_err(|error| Failure::usage(format!("{}: {}", origin.display(), error.message())))?;
+        let settings: Settings = toml::from_str(&text).map_err(|error| {
+            Failure::usage(format!("{}: {}", origin.display(), error.message()))
+        })?;
         let described = describe_settings(&origin, &text)?;
         let policies = plan.policies(&described.config.residual);
         let notes = described.notes;
@@ -121,7 +122,8 @@ impl Asked {
                 Ok((config, described.trained && own))
             }
             Source::Run(layers) => {
-                let layers = layers.as_ref().clone().with_residual(policy).map_err(Failure::usage)?;
+                let layers =
+                    layers.as_ref().clone().with_residual(policy).map_err(Failure::usage)?;
                 let text = toml::to_string(layers.table()).map_err(Failure::usage)?;
                 Ok((describe_settings(&self.origin, &text)?.config, false))
             }

@@ -110,8 +110,16 @@ fn memory<'a>(
 
 fn time(plans: &[PolicyPlan], machine: &Machine) -> Table {
     let head = [
-        "~policy", ">parameters", ">forward", ">backward", ">optimiser", ">sent", ">sending", ">step",
-        ">overlapped", ">tokens/s",
+        "~policy",
+        ">parameters",
+        ">forward",
+        ">backward",
+        ">optimiser",
+        ">sent",
+        ">sending",
+        ">step",
+        ">overlapped",
+        ">tokens/s",
     ];
     let order = ["policy", "overlapped", "tokens/s", "sent", "step", "parameters"];
     let mut table = Table::new(&head).dropping(&order, "--json for the rest");
@@ -152,7 +160,8 @@ fn assumptions(
     out: &mut Stdout,
 ) -> Result<(), Failure> {
     let rate = format!("{}FLOP/s", scaled(machine.flops));
-    let rate = if measured { format!("{rate}, half of this machine's matrix product") } else { rate };
+    let rate =
+        if measured { format!("{rate}, half of this machine's matrix product") } else { rate };
     writeln!(out)?;
     writeln!(
         out,
