@@ -126,7 +126,7 @@ impl SuiteFolder {
                     }
                     String::new()
                 }
-                Look::Held(by) => by,
+                Look::Held(by) => by.shown,
             };
             if work.is_stopped() {
                 return Ok(None);
@@ -214,8 +214,8 @@ impl SuiteFolder {
             match self.claims.look(MEASURING) {
                 _ if work.is_stopped() => return Err(Halt::Stopped),
                 _ if self.only_looks() => return Err(Halt::waiting_for(MEASURING, None)),
-                Look::Held(by) if !work.waits => {
-                    return Err(Halt::waiting_for(MEASURING, Some(by)));
+                Look::Held(by) if !work.waits && by.is_alive => {
+                    return Err(Halt::waiting_for(MEASURING, Some(by.shown)));
                 }
                 // Another process that has measured meanwhile has measured for all.
                 _ => self.alone(MEASURING, work, watch, |watch| {

@@ -68,10 +68,19 @@ pub(crate) enum Ended {
 pub(crate) enum Look {
     /// It can be taken.
     Free(Free),
-    /// Another process has it, and this is how that is called.
-    Held(String),
+    /// Another process has it.
+    Held(Holder),
     /// Another process came to this end while this one is at work, so there is no need to try again.
     Ended(Ended, Free),
+}
+
+/// A process that has a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    /// How it is called.
+    pub(crate) shown: String,
+    /// Whether it was seen alive. Else it may be gone, and this process has to go on looking.
+    pub(crate) is_alive: bool,
 }
 
 /// A claim that can be taken.
@@ -143,11 +152,14 @@ impl Claims {
             Some(end) => match self.was_met(&holder) {
                 Some(true) => Look::Ended(end, Free { after: number, lost: false }),
                 Some(false) => free(false),
-                None => Look::Held(self.shown(&holder)),
+                None => Look::Held(Holder { shown: self.shown(&holder), is_alive: false }),
             },
             None => match self.verdict(&holder) {
                 Verdict::Dead => free(true),
-                Verdict::Alive | Verdict::Unknown => Look::Held(self.shown(&holder)),
+                verdict => Look::Held(Holder {
+                    shown: self.shown(&holder),
+                    is_alive: verdict == Verdict::Alive,
+                }),
             },
         }
     }
@@ -233,7 +245,9 @@ impl Claims {
 
 /// The process of a claim; behind it stands which of its claims it is.
 fn process(holder: &str) -> &str {
-    holder.split(' ').next().unwrap_or_default()
+    let name = holder.split(' ').next().unwrap_or_default();
+    // It names a file.
+    if name.contains(['/', '\\', '\0']) { "" } else { name }
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -242,7 +256,8 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 fn numbers(place: &Path) -> impl Iterator<Item = u64> {
-    names_in(place).into_iter().filter_map(|name| name.parse().ok())
+    // A larger one was not counted up to.
+    names_in(place).into_iter().filter_map(|name| name.parse::<u32>().ok()).map(u64::from)
 }
 
 fn latest(place: &Path) -> Option<Latest> {

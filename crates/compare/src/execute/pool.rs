@@ -1,7 +1,7 @@
 //! The processes of runs at work, and those that wait for their turn.
 
 use super::{End, Progress, Start, Task, Watch, Work};
-use crate::claim::{Claim, Claims, Ended, Look};
+use crate::claim::{Claim, Claims, Ended, Holder, Look};
 use crate::error::CompareError;
 use crate::folder;
 use hadal_files::{Action, file_error};
@@ -58,7 +58,7 @@ pub(crate) fn execute(
             if pool.waiting.is_empty() {
                 break;
             }
-            if claims.only_looks() || !work.waits {
+            if claims.only_looks() || !work.waits && pool.others_are_alive() {
                 pool.leave();
                 break;
             }
@@ -88,8 +88,8 @@ struct Pool<'a> {
     running: Vec<Running>,
     /// Runs without an end that are not at work here.
     waiting: Vec<usize>,
-    /// Those of them that another process has, and how that is called.
-    elsewhere: BTreeMap<usize, String>,
+    /// Those of them that another process has.
+    elsewhere: BTreeMap<usize, Holder>,
     /// Those that this process has claimed and that another one has not let go of yet.
     ready: BTreeMap<usize, Claim>,
     ends: Vec<Option<End>>,
@@ -144,7 +144,7 @@ impl<'a> Pool<'a> {
                 (_, Look::Free(free)) if self.has_room() => {
                     match self.claims.take(&task.place, free)? {
                         Some(claim) => self.begin(index, claim, watch)?,
-                        None => self.wait(index, "another process".into()),
+                        None => self.wait(index, unknown("another process")),
                     }
                 }
                 (_, Look::Free(_) | Look::Ended(..)) => self.waiting.push(index),
@@ -153,7 +153,7 @@ impl<'a> Pool<'a> {
         Ok(())
     }
 
-    fn wait(&mut self, index: usize, by: String) {
+    fn wait(&mut self, index: usize, by: Holder) {
         self.elsewhere.insert(index, by);
         self.waiting.push(index);
     }
@@ -178,7 +178,7 @@ impl<'a> Pool<'a> {
             // The lock shows that a process is at work, whatever else is known.
             Status::Running => {
                 self.ready.insert(index, claim);
-                self.wait(index, "a process that still holds its lock".into());
+                self.wait(index, unknown("a process that still holds its lock"));
             }
             Status::Failed | Status::Stopped => self.start(index, claim)?,
         }
@@ -266,14 +266,21 @@ impl<'a> Pool<'a> {
     /// Leaves what is left to others.
     fn leave(&mut self) {
         for index in std::mem::take(&mut self.waiting) {
-            self.ends[index] = self.elsewhere.remove(&index).map(End::Elsewhere);
+            self.ends[index] = self.elsewhere.remove(&index).map(|by| End::Elsewhere(by.shown));
         }
     }
 
     /// The runs of others, and who has them.
     fn others(&self) -> Vec<(String, String)> {
-        let named = |(index, by): (&usize, &String)| (self.tasks[*index].name.clone(), by.clone());
+        let named = |(index, by): (&usize, &Holder)| {
+            (self.tasks[*index].name.clone(), by.shown.clone())
+        };
         self.elsewhere.iter().map(named).collect()
+    }
+
+    /// Whether everything that is left will be seen to by others.
+    fn others_are_alive(&self) -> bool {
+        self.waiting.iter().all(|at| self.elsewhere.get(at).is_some_and(|by| by.is_alive))
     }
 
     fn progress(&self) -> Progress {
@@ -287,7 +294,7 @@ impl<'a> Pool<'a> {
             } else if by.is_some() || self.running.iter().any(|running| running.index == index) {
                 let steps = steps_done(&task.run).min(task.steps);
                 done += task.work * steps as f64 / task.steps.max(1) as f64;
-                let place = by.map(|by| format!(" ({by})")).unwrap_or_default();
+                let place = by.map(|by| format!(" ({})", by.shown)).unwrap_or_default();
                 running.push((format!("{}{place}", task.name), steps, task.steps));
             }
         }
@@ -298,6 +305,10 @@ impl<'a> Pool<'a> {
             running,
         }
     }
+}
+
+fn unknown(shown: &str) -> Holder {
+    Holder { shown: shown.into(), is_alive: false }
 }
 
 /// Leaving early takes the processes along: they save and stop.
