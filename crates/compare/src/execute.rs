@@ -61,6 +61,8 @@ pub enum End {
     Done,
     /// It was done before this call.
     DoneBefore,
+    /// Another process has done it meanwhile.
+    DoneElsewhere,
     /// Its numbers stopped being numbers, as it said itself.
     Diverged(String),
     /// Its process failed or was killed, with this last message.
@@ -75,7 +77,7 @@ impl End {
     /// The same in words for other processes.
     fn for_others(&self) -> Ended {
         match self {
-            Self::Done | Self::DoneBefore => Ended::Done,
+            Self::Done | Self::DoneBefore | Self::DoneElsewhere => Ended::Done,
             Self::Diverged(said) => Ended::Diverged(said.clone()),
             Self::Failed(said) => Ended::Failed(said.clone()),
             Self::Stopped | Self::Elsewhere(_) => Ended::Stopped,

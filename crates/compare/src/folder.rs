@@ -17,7 +17,7 @@ use hadal_train::RunConfig;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Steps of a run that measures the pace, and how many of them warm up.
 const PACE_STEPS: u64 = 24;
@@ -114,7 +114,9 @@ impl SuiteFolder {
         watch: &mut dyn Watch,
         act: impl FnOnce(&mut dyn Watch) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        let mut told = String::new();
+        /// Nobody writes for that long, if nothing is wrong.
+        const SHORT: Duration = Duration::from_secs(3);
+        let (began, mut told) = (Instant::now(), String::new());
         loop {
             let by = match self.claims.look(name) {
                 Look::Free(free) | Look::Ended(_, free) => {
@@ -131,7 +133,7 @@ impl SuiteFolder {
             if work.is_stopped() {
                 return Ok(None);
             }
-            if !by.is_empty() && by != told {
+            if !by.is_empty() && by != told && began.elapsed() > SHORT {
                 watch.waiting(&[(name.to_owned(), by.clone())]);
                 told = by;
             }
@@ -250,7 +252,7 @@ impl SuiteFolder {
         for ((task, end), planned) in tasks.iter().zip(ends).zip(missing) {
             let no_pace = |reason| CompareError::NoPace { run: task.name.clone(), reason };
             match end {
-                End::Done | End::DoneBefore => {}
+                End::Done | End::DoneBefore | End::DoneElsewhere => {}
                 End::Stopped | End::Elsewhere(_) => return Err(Halt::Stopped),
                 End::Failed(said) | End::Diverged(said) => return Err(no_pace(said).into()),
             }

@@ -3,7 +3,8 @@
 //! On this machine the system knows: a process holds a lock on its file until it ends. For other machines nothing is
 //! asked of locks or clocks. What counts is whether a process's beat changes while this process looks on.
 
-use super::presence::{about, about_file, beat_file, machine};
+use super::presence::{beat_file, machine};
+use hadal_report::suite::claims::Process;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub(super) enum Verdict {
 /// Looks at other processes.
 #[derive(Debug)]
 pub(super) struct Judge {
-    root: PathBuf,
+    suite: PathBuf,
     machine: String,
     lost_after: Duration,
     watched: BTreeMap<String, Watched>,
@@ -43,16 +44,16 @@ pub(super) fn every(lost_after: Duration) -> Duration {
 }
 
 impl Judge {
-    pub(super) fn new(root: &Path, lost_after: Duration) -> Self {
-        Self { root: root.into(), machine: machine(), lost_after, watched: BTreeMap::new() }
+    pub(super) fn new(suite: &Path, lost_after: Duration) -> Self {
+        Self { suite: suite.into(), machine: machine(), lost_after, watched: BTreeMap::new() }
     }
 
     /// Looks at a process once more.
     pub(super) fn verdict(&mut self, name: &str) -> Verdict {
-        let about = about(&self.root, name);
+        let about = Process::read(&self.suite, name);
         let here = about.as_ref().is_some_and(|about| about.machine == self.machine);
-        let locked = here.then(|| is_locked(&about_file(&self.root, name))).flatten();
-        let beat = std::fs::read(beat_file(&self.root, name)).ok();
+        let locked = here.then(|| is_locked(&Process::file(&self.suite, name))).flatten();
+        let beat = std::fs::read(beat_file(&self.suite, name)).ok();
         let now = Instant::now();
         let watched = self.watched.entry(name.to_owned()).or_insert_with(|| Watched {
             beat: beat.clone(),

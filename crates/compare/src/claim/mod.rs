@@ -18,6 +18,9 @@ use hadal_files::{
     Action, FileError, create_directory, file_error, pretty_json, read_text_at_most,
     remove_directory, write_whole,
 };
+use hadal_report::suite::claims::{
+    Claim as Latest, END, FOLDER, HOLDER, Process, names_in, numbers,
+};
 use judge::{Judge, Verdict};
 use presence::Presence;
 use serde::{Deserialize, Serialize};
@@ -27,14 +30,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The folder of claims in a suite's folder.
-const FOLDER: &str = "claims";
-/// Who has a claim.
-const HOLDER: &str = "holder";
-/// How what was claimed ended.
-const END: &str = "end.json";
-/// Neither of them is larger.
-const SMALL: u64 = 1 << 20;
+/// A name and a number.
+const SMALL: u64 = 1 << 16;
 
 /// The claims in a suite's folder, as one process sees them.
 #[derive(Debug)]
@@ -92,19 +89,11 @@ pub(crate) struct Free {
     lost: bool,
 }
 
-/// The highest claim of a place.
-struct Latest {
-    number: u64,
-    holder: String,
-    end: Option<Ended>,
-}
-
 impl Claims {
     /// The claims of a suite for a process that takes part. Whose process on another machine shows no sign of life for
     /// this long has lost its claims.
     pub(crate) fn open(suite: &Path, lost_after: Duration) -> Result<Self, FileError> {
-        let root = suite.join(FOLDER);
-        let me = Presence::begin(&root, lost_after)?;
+        let me = Presence::begin(suite, lost_after)?;
         let mut claims = Self { me: Some(me), ..Self::visiting(suite, lost_after) };
         claims.old = claims.failures_of_the_gone();
         Ok(claims)
@@ -115,7 +104,7 @@ impl Claims {
         Self {
             suite: suite.into(),
             me: None,
-            judge: RefCell::new(Judge::new(&suite.join(FOLDER), lost_after)),
+            judge: RefCell::new(Judge::new(suite, lost_after)),
             old: BTreeSet::new(),
             taken: Cell::new(0),
             every: judge::every(lost_after),
@@ -135,29 +124,30 @@ impl Claims {
     /// Whether any other process may be at work in the suite.
     pub(crate) fn has_others(&self) -> bool {
         let mine = self.me.as_ref().map(Presence::name);
-        let others = presence::names(&self.suite.join(FOLDER));
+        let others = Process::names(&self.suite);
         let mut others = others.iter().filter(|name| Some(name.as_str()) != mine);
         others.any(|name| self.verdict(name) != Verdict::Dead)
     }
 
     /// What a name's latest claim says. The name is the path of what is claimed, below the suite's folder.
     pub(crate) fn look(&self, name: &str) -> Look {
-        let Some(Latest { number, holder, end }) = latest(&self.place(name)) else {
+        let Some(latest) = Latest::latest(&self.place(name)) else {
             return Look::Free(Free { after: 0, lost: false });
         };
+        let (number, holder) = (latest.number, &latest.process);
         let free = |lost| Look::Free(Free { after: number, lost });
-        match end {
+        match end_of(&latest) {
             Some(Ended::Done | Ended::Stopped) => free(false),
             Some(_) if self.old.contains(&(name.to_owned(), number)) => free(false),
-            Some(end) => match self.was_met(&holder) {
+            Some(end) => match self.was_met(holder) {
                 Some(true) => Look::Ended(end, Free { after: number, lost: false }),
                 Some(false) => free(false),
-                None => Look::Held(Holder { shown: self.shown(&holder), is_alive: false }),
+                None => Look::Held(Holder { shown: self.shown(holder), is_alive: false }),
             },
-            None => match self.verdict(&holder) {
+            None => match self.verdict(holder) {
                 Verdict::Dead => free(true),
                 verdict => Look::Held(Holder {
-                    shown: self.shown(&holder),
+                    shown: self.shown(holder),
                     is_alive: verdict == Verdict::Alive,
                 }),
             },
@@ -197,29 +187,30 @@ impl Claims {
         self.suite.join(FOLDER).join(name)
     }
 
-    fn verdict(&self, holder: &str) -> Verdict {
-        if self.me.as_ref().is_some_and(|me| me.name() == process(holder)) {
+    fn verdict(&self, process: &str) -> Verdict {
+        if self.me.as_ref().is_some_and(|me| me.name() == process) {
             return Verdict::Alive;
         }
-        self.judge.borrow_mut().verdict(process(holder))
+        self.judge.borrow_mut().verdict(process)
     }
 
     /// Whether a process was at work at the same time as this one, as far as is known yet. One that ends in order takes
     /// its traces with it.
-    fn was_met(&self, holder: &str) -> Option<bool> {
-        if !presence::is_there(&self.suite.join(FOLDER), process(holder)) {
+    fn was_met(&self, process: &str) -> Option<bool> {
+        if !Process::file(&self.suite, process).exists() {
             return Some(true);
         }
-        match self.verdict(holder) {
+        match self.verdict(process) {
             Verdict::Alive => Some(true),
             Verdict::Unknown => None,
-            Verdict::Dead => Some(self.judge.borrow().has_met(process(holder))),
+            Verdict::Dead => Some(self.judge.borrow().has_met(process)),
         }
     }
 
     /// How a process is called.
-    fn shown(&self, holder: &str) -> String {
-        presence::shown(&self.suite.join(FOLDER), process(holder))
+    fn shown(&self, process: &str) -> String {
+        let about = Process::read(&self.suite, process);
+        about.map_or_else(|| "another process".into(), |about| about.to_string())
     }
 
     fn failures_of_the_gone(&self) -> BTreeSet<(String, u64)> {
@@ -228,14 +219,12 @@ impl Claims {
         for kind in names_in(&root) {
             for name in names_in(&root.join(&kind)) {
                 let name = format!("{kind}/{name}");
-                let Some(Latest { number, holder, end: Some(end) }) = latest(&self.place(&name))
-                else {
-                    continue;
-                };
-                let is_there = || presence::is_there(&root, process(&holder));
-                let is_gone = || !is_there() || self.verdict(&holder) == Verdict::Dead;
-                if matches!(end, Ended::Failed(_) | Ended::Diverged(_)) && is_gone() {
-                    old.insert((name, number));
+                let Some(latest) = Latest::latest(&self.place(&name)) else { continue };
+                let has_failed = matches!(end_of(&latest), Some(Ended::Failed(_) | Ended::Diverged(_)));
+                let is_there = || Process::file(&self.suite, &latest.process).exists();
+                let is_gone = || !is_there() || self.verdict(&latest.process) == Verdict::Dead;
+                if has_failed && is_gone() {
+                    old.insert((name, latest.number));
                 }
             }
         }
@@ -243,32 +232,9 @@ impl Claims {
     }
 }
 
-/// The process of a claim; behind it stands which of its claims it is.
-fn process(holder: &str) -> &str {
-    let name = holder.split(' ').next().unwrap_or_default();
-    // It names a file.
-    if name.contains(['/', '\\', '\0']) { "" } else { name }
-}
-
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-}
-
-fn numbers(place: &Path) -> impl Iterator<Item = u64> {
-    // A larger one was not counted up to.
-    names_in(place).into_iter().filter_map(|name| name.parse::<u32>().ok()).map(u64::from)
-}
-
-fn latest(place: &Path) -> Option<Latest> {
-    let number = numbers(place).max()?;
-    let claim = place.join(number.to_string());
-    let read = |name: &str| read_text_at_most(&claim.join(name), SMALL).ok();
-    Some(Latest {
-        number,
-        holder: read(HOLDER).unwrap_or_default(),
-        end: read(END).and_then(|text| serde_json::from_str(&text).ok()),
-    })
+/// The end of a claim, if it can be read.
+fn end_of(claim: &Latest) -> Option<Ended> {
+    serde_json::from_str(claim.end.as_ref()?).ok()
 }
 
 /// What this process has claimed. If it is dropped, others may go on with it.

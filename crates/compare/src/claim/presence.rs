@@ -1,12 +1,11 @@
 //! Signs of life of the processes that share a suite: `claims/processes/NAME.json` says what a process is, and is locked
 //! while it lives; `NAME.beat` is written again and again.
 
-use hadal_files::{Action, FileError, create_directory, file_error, pretty_json, read_text_at_most};
-use serde::{Deserialize, Serialize};
+use hadal_files::{Action, FileError, create_directory, file_error, pretty_json};
+use hadal_report::suite::claims::Process;
 use std::collections::hash_map::RandomState;
 #[cfg(unix)]
 use std::ffi::CStr;
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::hash::BuildHasher;
 use std::io::{self, Write};
@@ -14,29 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-const FOLDER: &str = "processes";
-/// A name and three numbers.
-const SMALL: u64 = 1 << 16;
-
-/// What a process is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct About {
-    /// The name of its machine.
-    host: String,
-    /// Its number there.
-    process: u32,
-    /// Changes when the machine starts: processes with the same one see each other's locks.
-    pub(super) machine: String,
-    /// Seconds between signs of life.
-    pub(super) beat_seconds: f64,
-}
-
-impl fmt::Display for About {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, process {}", self.host, self.process)
-    }
-}
 
 /// This machine, since it was started.
 pub(super) fn machine() -> String {
@@ -62,7 +38,7 @@ fn host() -> String {
 #[derive(Debug)]
 pub(super) struct Presence {
     name: String,
-    root: PathBuf,
+    suite: PathBuf,
     _lock: File,
     /// Gone, it ends the thread.
     alive: Option<Sender<()>>,
@@ -70,11 +46,10 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    pub(super) fn begin(root: &Path, lost_after: Duration) -> Result<Self, FileError> {
-        create_directory(&root.join(FOLDER))?;
+    pub(super) fn begin(suite: &Path, lost_after: Duration) -> Result<Self, FileError> {
         let every = lost_after / 8;
         let (host, process) = (host(), std::process::id());
-        let about = About {
+        let about = Process {
             process,
             machine: machine(),
             beat_seconds: every.as_secs_f64(),
@@ -85,7 +60,8 @@ impl Presence {
         let fits = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
         let host: String = host.chars().map(fits).take(64).collect();
         let name = format!("{host}-{process}-{random:08x}");
-        let (file, beat) = (about_file(root, &name), beat_file(root, &name));
+        let (file, beat) = (Process::file(suite, &name), beat_file(suite, &name));
+        create_directory(file.parent().unwrap_or(suite))?;
         let write = file_error(Action::Write, &file);
         let mut lock = File::create_new(&file).map_err(&write)?;
         // Where there are no locks, the beat has to do.
@@ -101,7 +77,7 @@ impl Presence {
                 let _ = strike(&beat, count);
             }
         });
-        Ok(Self { name, root: root.into(), _lock: lock, alive: Some(alive), beats: Some(beats) })
+        Ok(Self { name, suite: suite.into(), _lock: lock, alive: Some(alive), beats: Some(beats) })
     }
 
     /// No other process has this name.
@@ -124,35 +100,12 @@ impl Drop for Presence {
         if let Some(beats) = self.beats.take() {
             let _ = beats.join();
         }
-        let _ = fs::remove_file(about_file(&self.root, &self.name));
-        let _ = fs::remove_file(beat_file(&self.root, &self.name));
+        let _ = fs::remove_file(Process::file(&self.suite, &self.name));
+        let _ = fs::remove_file(beat_file(&self.suite, &self.name));
     }
 }
 
-pub(super) fn about_file(root: &Path, name: &str) -> PathBuf {
-    root.join(FOLDER).join(format!("{name}.json"))
-}
-
-pub(super) fn beat_file(root: &Path, name: &str) -> PathBuf {
-    root.join(FOLDER).join(format!("{name}.beat"))
-}
-
-pub(super) fn about(root: &Path, name: &str) -> Option<About> {
-    serde_json::from_str(&read_text_at_most(&about_file(root, name), SMALL).ok()?).ok()
-}
-
-/// Whether a process has left its traces.
-pub(super) fn is_there(root: &Path, name: &str) -> bool {
-    about_file(root, name).exists()
-}
-
-/// How a process is called.
-pub(super) fn shown(root: &Path, name: &str) -> String {
-    about(root, name).map_or_else(|| "another process".into(), |about| about.to_string())
-}
-
-/// The processes that have left their traces.
-pub(super) fn names(root: &Path) -> Vec<String> {
-    let names = super::names_in(&root.join(FOLDER)).into_iter();
-    names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned())).collect()
+/// What is written again and again.
+pub(super) fn beat_file(suite: &Path, name: &str) -> PathBuf {
+    Process::file(suite, name).with_extension("beat")
 }

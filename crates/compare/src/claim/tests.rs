@@ -34,11 +34,10 @@ fn is_held(claims: &Claims) -> bool {
 /// Moves a process to another machine, as far as others can see, and takes its thread's beat along.
 fn moved_elsewhere(suite: &TempDir, claims: &Claims) -> PathBuf {
     let name = claims.me.as_ref().unwrap().name();
-    let root = suite.path().join(FOLDER);
-    let about = presence::about_file(&root, name);
+    let about = Process::file(suite.path(), name);
     let text = fs::read_to_string(&about).unwrap().replace(&presence::machine(), "elsewhere");
     fs::write(&about, text).unwrap();
-    presence::beat_file(&root, name)
+    presence::beat_file(suite.path(), name)
 }
 
 /// Waits for what must happen, however busy the machine is.
@@ -120,7 +119,7 @@ fn a_dead_process_of_this_machine_loses_its_claims_at_once() {
     let claim = taken(&one);
     assert!(is_held(&two));
     let name = one.me.as_ref().unwrap().name().to_owned();
-    let about = presence::about_file(&suite.path().join(FOLDER), &name);
+    let about = Process::file(suite.path(), &name);
     let text = fs::read(&about).unwrap();
     // Its traces stay, without the lock.
     one.me = None;
@@ -158,7 +157,7 @@ fn a_process_of_another_machine_that_does_not_beat_loses_its_claims_in_time_and_
     let (one, two) = (open(&suite, LONG), open(&suite, SHORT));
     let claim = taken(&one);
     let beat = moved_elsewhere(&suite, &one);
-    let about = presence::about_file(&suite.path().join(FOLDER), one.me.as_ref().unwrap().name());
+    let about = Process::file(suite.path(), one.me.as_ref().unwrap().name());
     assert!(is_held(&two));
     for _ in 0..3 {
         sleep(SHORT / 2);
@@ -187,7 +186,7 @@ fn two_looks_long_after_each_other_are_no_reason_to_take_over() {
     let (one, two) = (open(&suite, LONG), open(&suite, short));
     let _claim = taken(&one);
     moved_elsewhere(&suite, &one);
-    let about = presence::about_file(&suite.path().join(FOLDER), one.me.as_ref().unwrap().name());
+    let about = Process::file(suite.path(), one.me.as_ref().unwrap().name());
     let text = fs::read_to_string(&about).unwrap().replace("15.0", "0.01");
     fs::write(&about, text).unwrap();
     assert!(is_held(&two));

@@ -133,7 +133,7 @@ impl<'a> Pool<'a> {
             // that was opened.
             let _ = std::fs::read_dir(&task.run);
             match (status(&task.run), self.claims.look(&task.place)) {
-                (Status::Done, _) => self.end(index, End::DoneBefore, watch),
+                (Status::Done, _) => self.end(index, End::DoneElsewhere, watch),
                 (_, Look::Ended(Ended::Failed(said), _)) => {
                     self.end(index, End::Failed(said), watch);
                 }
@@ -173,7 +173,7 @@ impl<'a> Pool<'a> {
             // Between the look and the claim.
             Status::Done => {
                 claim.end(&Ended::Done)?;
-                self.end(index, End::DoneBefore, watch);
+                self.end(index, End::DoneElsewhere, watch);
             }
             // The lock shows that a process is at work, whatever else is known.
             Status::Running => {

@@ -85,6 +85,9 @@ impl Watch for View {
             End::Failed(said) => format!("warning: {} failed: {said}", task.name),
             End::Diverged(said) => format!("warning: {} diverged: {said}", task.name),
             End::Done if !self.watched => format!("{} is done", task.name),
+            End::DoneElsewhere if !self.watched => {
+                format!("{} is done, by another process", task.name)
+            }
             End::DoneBefore if !self.watched => format!("{} was done before", task.name),
             _ => return,
         };

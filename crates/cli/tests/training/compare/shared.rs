@@ -190,7 +190,7 @@ fn a_process_that_wakes_up_after_its_run_was_taken_over_changes_no_bit() {
     signal("-CONT");
     let (code, said) = ended(sleeper);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("prenorm-s0 was done before"), "{said}");
+    assert!(said.contains("prenorm-s0 is done, by another process"), "{said}");
     let after = contents(&out.join("runs"));
     assert_eq!(after.keys().collect::<Vec<_>>(), runs.keys().collect::<Vec<_>>());
     assert!(after == runs, "a file of a finished run has changed");
