@@ -44,6 +44,7 @@ pub(crate) struct Claims {
     old: BTreeSet<(String, u64)>,
     taken: Cell<u64>,
     every: Duration,
+    longest: Duration,
 }
 
 /// How something that was claimed ended.
@@ -108,6 +109,7 @@ impl Claims {
             old: BTreeSet::new(),
             taken: Cell::new(0),
             every: judge::every(lost_after),
+            longest: lost_after / 10,
         }
     }
 
@@ -119,6 +121,13 @@ impl Claims {
     /// How often it is worth looking at what others have.
     pub(crate) fn every(&self) -> Duration {
         self.every
+    }
+
+    /// When to look again after a look that took so long: the disk is there for all processes. Whoever has no room for
+    /// another run has time, but nobody may look so seldom that it cannot tell who is alive.
+    pub(crate) fn pause(&self, took: Duration, has_room: bool) -> Duration {
+        let least = if has_room { self.every } else { 8 * self.every };
+        least.max(20 * took).min(self.longest.max(self.every))
     }
 
     /// Whether any other process may be at work in the suite.

@@ -40,7 +40,7 @@ pub(crate) fn execute(
             _ => pool.waiting.push(index),
         }
     }
-    let mut looked: Option<Instant> = None;
+    let mut next = Instant::now();
     let mut told: Vec<(String, String)> = Vec::new();
     loop {
         if work.is_stopped() {
@@ -48,10 +48,12 @@ pub(crate) fn execute(
             pool.ready.clear();
             pool.let_go();
         }
+        let before = pool.running.len();
         pool.reap(watch)?;
-        if looked.is_none_or(|looked| looked.elapsed() >= claims.every()) || pool.may_start() {
-            looked = Some(Instant::now());
+        let began = Instant::now();
+        if began >= next || pool.running.len() < before || pool.may_start() {
             pool.look(watch)?;
+            next = Instant::now() + claims.pause(began.elapsed(), pool.has_room());
         }
         watch.progress(&pool.progress());
         if pool.running.is_empty() {

@@ -4,6 +4,7 @@ use super::tune::{GRID, found, tuned};
 use super::until::until;
 use super::*;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::Child;
 
@@ -23,12 +24,6 @@ fn names(folder: &Path) -> Vec<String> {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
-}
-
-/// The claims of each run that trained it: those that found it done meanwhile are none.
-fn claims(out: &Path, kind: &str) -> BTreeMap<String, usize> {
-    let folder = out.join("claims").join(kind);
-    names(&folder).into_iter().map(|run| (run.clone(), names(&folder.join(run)).len())).collect()
 }
 
 /// Every file below a folder.
@@ -224,15 +219,18 @@ fn whoever_has_nothing_left_says_for_whom_it_waits_or_leaves() {
     let looked = finish(again().arg("--table")).succeeded();
     assert!(looked.stdout.contains("prenorm-s0 is not done yet."), "{}", looked.stdout);
     let mut waiter = started(&mut again());
-    wait_until(&mut waiter, || names(&out.join("claims/processes")).len() == 4);
-    // It can only wait; it goes on when it is let.
+    let said = BufReader::new(waiter.stderr.take().unwrap());
+    let waits = said.lines().map(Result::unwrap).find(|line| line.starts_with("waiting for "));
+    let waits = waits.expect("it can only wait, and says so");
+    assert!(waits.contains("prenorm-s0 (") && waits.contains(&who), "{waits}");
+    let listed = finish(hadal(&["runs"]).arg(&out)).succeeded().stdout;
+    assert!(listed.contains(&format!("process {}", holder.id())), "{listed}");
     send("-TERM", &holder);
     assert_eq!(ended(holder).0, Some(143));
-    wait_until(&mut waiter, || claims(&out, "runs")["prenorm-s0"] == 2);
+    // What is left is free at once.
+    wait_until(&mut waiter, || out.join("claims/runs/prenorm-s0/2").exists());
     send("-TERM", &waiter);
-    let (code, said) = ended(waiter);
-    assert_eq!(code, Some(143), "{said}");
-    assert!(said.contains("waiting for prenorm-s0 (") && said.contains(&who), "{said}");
+    assert_eq!(waiter.wait().unwrap().code(), Some(143));
 }
 
 #[test]
