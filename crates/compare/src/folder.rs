@@ -202,12 +202,7 @@ impl SuiteFolder {
         }
     }
 
-    fn pace(
-        &self,
-        suite: &Suite,
-        work: &Work<'_>,
-        watch: &mut dyn Watch,
-    ) -> Result<Pace, Halt> {
+    fn pace(&self, suite: &Suite, work: &Work<'_>, watch: &mut dyn Watch) -> Result<Pace, Halt> {
         loop {
             let (pace, missing) = self.known_pace(suite)?;
             if missing.is_empty() {

@@ -49,8 +49,8 @@ pub use tune::{
     Edge, GridPoint, Per, Side, Spent, Tune, TunedPoint, TunedVariant, Tuning, TuningRound,
 };
 
-use halt::Halt;
 use hadal_report::suite::SuiteTable;
+use halt::Halt;
 
 /// What a suite came to.
 #[derive(Clone, Debug)]

@@ -356,9 +356,12 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_file_system_without_locks_is_told_from_other_trouble() {
-        for (number, without) in
-            [(libc::ENOLCK, true), (libc::ENOSYS, true), (libc::EOPNOTSUPP, true), (libc::EIO, false)]
-        {
+        for (number, without) in [
+            (libc::ENOLCK, true),
+            (libc::ENOSYS, true),
+            (libc::EOPNOTSUPP, true),
+            (libc::EIO, false),
+        ] {
             assert_eq!(has_no_locks(&io::Error::from_raw_os_error(number)), without, "{number}");
         }
     }

@@ -186,7 +186,10 @@ impl Compare {
         }
         tell(&format!("{what} {}", named.join(", ")));
         if !self.table {
-            tell(&format!("the last of them writes the table; look at it: {} --table", self.again()));
+            tell(&format!(
+                "the last of them writes the table; look at it: {} --table",
+                self.again()
+            ));
         }
         Ok(ExitCode::SUCCESS)
     }

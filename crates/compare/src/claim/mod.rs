@@ -229,7 +229,8 @@ impl Claims {
             for name in names_in(&root.join(&kind)) {
                 let name = format!("{kind}/{name}");
                 let Some(latest) = Latest::latest(&self.place(&name)) else { continue };
-                let has_failed = matches!(end_of(&latest), Some(Ended::Failed(_) | Ended::Diverged(_)));
+                let has_failed =
+                    matches!(end_of(&latest), Some(Ended::Failed(_) | Ended::Diverged(_)));
                 let is_there = || Process::file(&self.suite, &latest.process).exists();
                 let is_gone = || !is_there() || self.verdict(&latest.process) == Verdict::Dead;
                 if has_failed && is_gone() {

@@ -205,7 +205,8 @@ fn who_has_lost_a_claim_reaches_the_folder_neither_by_its_path_nor_by_open_logs(
     assert!(way.starts_with(suite.path().join("claims")) && way.ends_with("a"));
     fs::write(way.join("config.toml"), "mine").unwrap();
     fs::create_dir(way.join("checkpoints")).unwrap();
-    let mut log = OpenOptions::new().create(true).append(true).open(way.join("metrics.jsonl")).unwrap();
+    let mut log =
+        OpenOptions::new().create(true).append(true).open(way.join("metrics.jsonl")).unwrap();
     log.write_all(b"one\n").unwrap();
     let run = suite.path().join(RUN);
     assert_eq!(fs::read_to_string(run.join("config.toml")).unwrap(), "mine");

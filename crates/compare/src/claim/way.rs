@@ -49,10 +49,12 @@ pub(super) fn renew(run: &Path) -> Result<(), FileError> {
     let Ok(entries) = fs::read_dir(run) else { return Ok(()) };
     for entry in entries.flatten() {
         let path = entry.path();
-        let is_log = entry.file_type().is_ok_and(|kind| kind.is_file()) && path.file_name() != Some("lock".as_ref());
+        let is_log = entry.file_type().is_ok_and(|kind| kind.is_file())
+            && path.file_name() != Some("lock".as_ref());
         if is_log && !hadal_files::is_part(&entry.file_name().to_string_lossy()) {
             point(Action::Copy, &path)?;
-            write_whole(&path, read(&path)?).map_err(|error| file_error(Action::Copy, &path)(error.source))?;
+            write_whole(&path, read(&path)?)
+                .map_err(|error| file_error(Action::Copy, &path)(error.source))?;
         }
     }
     Ok(())

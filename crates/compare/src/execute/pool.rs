@@ -274,9 +274,8 @@ impl<'a> Pool<'a> {
 
     /// The runs of others, and who has them.
     fn others(&self) -> Vec<(String, String)> {
-        let named = |(index, by): (&usize, &Holder)| {
-            (self.tasks[*index].name.clone(), by.shown.clone())
-        };
+        let named =
+            |(index, by): (&usize, &Holder)| (self.tasks[*index].name.clone(), by.shown.clone());
         self.elsewhere.iter().map(named).collect()
     }
 

@@ -3,8 +3,8 @@
 use super::section::Tune;
 use crate::error::CompareError;
 use crate::execute::{Watch, Work};
-use crate::halt::Halt;
 use crate::folder::{SuiteFolder, differing};
+use crate::halt::Halt;
 use crate::plan::PlannedRun;
 use crate::suite::Suite;
 use hadal_files::{Action, create_directory, file_error, read_text};

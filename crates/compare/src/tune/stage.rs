@@ -76,8 +76,7 @@ pub(crate) fn tuned(
         let tasks: Vec<Task> = plan.iter().map(|run| folder.task(run, FOLDER, FOLDER)).collect();
         let own: f64 = tasks.iter().map(|task| task.work).sum();
         part.own = own;
-        let ends =
-            execute(&tasks, work, &folder.claims, &mut Whole { watch: &mut *watch, part })?;
+        let ends = execute(&tasks, work, &folder.claims, &mut Whole { watch: &mut *watch, part })?;
         if work.is_stopped() {
             return Err(Halt::Stopped);
         }

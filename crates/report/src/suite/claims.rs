@@ -128,7 +128,8 @@ mod tests {
         fs::create_dir_all(suite.path().join("claims/runs/a/.node-1")).unwrap();
         assert_eq!(claimed_by(&run).unwrap().to_string(), "node7, process 12");
         assert_eq!(Process::names(suite.path()), ["node7-12-ab"]);
-        fs::write(suite.path().join("claims/runs/a/10").join(END), "{\"state\": \"done\"}").unwrap();
+        fs::write(suite.path().join("claims/runs/a/10").join(END), "{\"state\": \"done\"}")
+            .unwrap();
         assert_eq!(claimed_by(&run), None);
     }
 

@@ -38,9 +38,11 @@ pub(super) enum Kind {
 /// A time as Slurm reads it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
 fn time(text: &str) -> Result<String, String> {
     let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
-    let is_number = |part: &str| (1..=6).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+    let is_number =
+        |part: &str| (1..=6).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
     let parts: Vec<&str> = rest.split(':').collect();
-    match days.is_none_or(is_number) && parts.len() <= 3 && parts.iter().all(|part| is_number(part)) {
+    match days.is_none_or(is_number) && parts.len() <= 3 && parts.iter().all(|part| is_number(part))
+    {
         true => Ok(text.to_owned()),
         false => Err("write it as Slurm does: minutes, H:MM:SS, D-HH or D-HH:MM:SS".into()),
     }
@@ -103,8 +105,10 @@ impl Options {
                 // A task that waits holds its cores. Where later runs follow from earlier ones it will be needed.
                 let in_stages = suite.tune.is_some() || suite.rule.is_some();
                 command.extend((words.no_wait || !in_stages).then(|| "--no-wait".to_owned()));
-                let time =
-                    self.time.as_ref().map_or(String::new(), |time| format!("#SBATCH --time={time}\n"));
+                let time = self
+                    .time
+                    .as_ref()
+                    .map_or(String::new(), |time| format!("#SBATCH --time={time}\n"));
                 Ok(SLURM
                     .replace("@LOOK@", &look)
                     .replace("@NAME@", &fit(&name))
@@ -136,7 +140,9 @@ fn memory(suite: &Suite, lanes: Lanes) -> Result<String, Failure> {
 
 /// Letters that a job's name may have.
 fn fit(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' })
+        .collect()
 }
 
 fn path(path: &Path) -> Result<String, Failure> {

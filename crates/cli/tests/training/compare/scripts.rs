@@ -10,7 +10,8 @@ use std::process::Stdio;
 fn cluster(directory: &Path) -> PathBuf {
     let programs = directory.join("programs");
     fs::create_dir(&programs).unwrap();
-    let srun = "#!/bin/bash\nwhile [[ $1 == --* ]]; do echo \"srun $1\" >&2; shift; done\nexec \"$@\"\n";
+    let srun =
+        "#!/bin/bash\nwhile [[ $1 == --* ]]; do echo \"srun $1\" >&2; shift; done\nexec \"$@\"\n";
     let scontrol = format!("#!/bin/bash\necho \"$@\" >> {}\n", directory.join("asked").display());
     for (name, script) in [("srun", srun), ("scontrol", &scontrol)] {
         fs::write(programs.join(name), script).unwrap();
@@ -68,7 +69,8 @@ fn the_tasks_of_a_job_array_make_the_suite_and_give_way_before_their_time_ends()
     ] {
         assert!(text.contains(line), "no {line:?} in {text}");
     }
-    let blanks = ["@LOOK@", "@NAME@", "@TASKS@", "@CPUS@", "@TIME@", "@MEMORY@", "@HERE@", "@COMMAND@"];
+    let blanks =
+        ["@LOOK@", "@NAME@", "@TASKS@", "@CPUS@", "@TIME@", "@MEMORY@", "@HERE@", "@COMMAND@"];
     assert!(!blanks.iter().any(|blank| text.contains(blank)), "{text}");
     let script = directory.path().join("suite.sbatch");
     fs::write(&script, &text).unwrap();

@@ -32,7 +32,10 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     for name in names(folder) {
         let path = folder.join(name);
         if path.is_symlink() {
-            all.insert(path.clone(), fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+            all.insert(
+                path.clone(),
+                fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
+            );
         } else if path.is_dir() {
             all.extend(contents(&path));
         } else {
@@ -59,7 +62,9 @@ fn two_processes_make_every_run_once_and_come_to_the_table_of_one() {
         assert!(said.contains("report: "), "{said}");
     }
     // Each run has its line of having been made in one of the two logs only.
-    let made = |run: &str| ends.iter().filter(|(_, said)| said.contains(&format!("{run} is done\n"))).count();
+    let made = |run: &str| {
+        ends.iter().filter(|(_, said)| said.contains(&format!("{run} is done\n"))).count()
+    };
     for run in names(&shared.join("runs")) {
         assert_eq!(made(&run), 1, "{run}: {ends:?}");
     }
@@ -169,7 +174,8 @@ fn a_process_that_wakes_up_after_its_run_was_taken_over_changes_no_bit() {
         assert!(Command::new("kill").args([signal, "--", &group]).status().unwrap().success());
     };
     signal("-STOP");
-    let about = names(&out.join("claims/processes")).into_iter().find(|name| name.ends_with(".json"));
+    let about =
+        names(&out.join("claims/processes")).into_iter().find(|name| name.ends_with(".json"));
     let about = out.join("claims/processes").join(about.unwrap());
     let mut process = json(&about);
     process["machine"] = "another".into();
@@ -241,7 +247,7 @@ fn the_table_of_what_is_done_can_be_seen_at_any_time_and_changes_nothing() {
     let look = |suite: &Path| finish(compare(suite, &out).arg("--table"));
     look(&suite).refused(2, &["holds no suite yet", "hadal compare"]);
     assert!(!out.exists());
-    killed_at(compare(&suite, &out).args(["--jobs", "1"]), "write end.json#3");
+    killed_at(compare(&suite, &out).args(["--jobs", "1"]), "rename end.json#3");
     let before = contents(&out);
     let shown = look(&suite).succeeded();
     for words in ["1/2", "prenorm-s1 is not done yet.", "3 of 6 runs were done before"] {
@@ -250,7 +256,8 @@ fn the_table_of_what_is_done_can_be_seen_at_any_time_and_changes_nothing() {
     assert!(contents(&out) == before);
     let shown = finish(compare(&suite, &out).args(["--table", "--json"])).succeeded().stdout;
     let shown: Value = serde_json::from_str(&shown).unwrap();
-    let done = shown["runs"].as_array().unwrap().iter().filter(|run| run["state"] == "done").count();
+    let done =
+        shown["runs"].as_array().unwrap().iter().filter(|run| run["state"] == "done").count();
     assert_eq!(done, 3);
     finish(&mut compare(&suite, &out)).succeeded();
     let (whole, told) = (contents(&out), look(&suite).succeeded());
@@ -258,7 +265,7 @@ fn the_table_of_what_is_done_can_be_seen_at_any_time_and_changes_nothing() {
     // Tuning comes before there can be a table.
     let suite = tuned(directory.path(), GRID);
     let out = directory.path().join("tuned");
-    killed_at(compare(&suite, &out).args(["--jobs", "1"]), "write end.json#2");
+    killed_at(compare(&suite, &out).args(["--jobs", "1"]), "rename end.json#2");
     let before = contents(&out);
     let told = finish(compare(&suite, &out).arg("--table")).succeeded();
     let words = "no table yet; it needs prenorm-lr_scale=4-n30-s8, again-lr_scale=0.25-n30-s8";
