@@ -49,9 +49,9 @@ pub enum CompareError {
         path.display()
     )]
     OtherThreads { path: PathBuf, there: usize, here: usize },
-    /// Another process is at work.
-    #[error("another process is comparing in {}; wait for it, or choose another --out", path.display())]
-    Busy { path: PathBuf },
+    /// There is nothing to look at.
+    #[error("{} holds no suite yet; start it with `hadal compare SUITE.toml --out {}`", path.display(), path.display())]
+    NoSuite { path: PathBuf },
     /// A run is in the way of another one, and somebody is at work in it.
     #[error("another process is at work in {}; wait for it", path.display())]
     AtWork { path: PathBuf },

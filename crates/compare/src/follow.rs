@@ -39,8 +39,8 @@ impl Watch for Follow<'_> {
         self.watch.earlier(earlier);
     }
 
-    fn waiting(&mut self, task: &Task) {
-        self.watch.waiting(task);
+    fn waiting(&mut self, runs: &[(String, String)]) {
+        self.watch.waiting(runs);
     }
 
     fn looked(&mut self, seeds: usize, open: usize, next: Option<usize>) {

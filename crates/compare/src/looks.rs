@@ -5,7 +5,7 @@
 //! so a suite that was killed takes the same looks again and ends at the same one.
 
 use super::error::CompareError;
-use super::execute::{End, Lanes, Progress, Start, Task, Watch, execute};
+use super::execute::{End, Progress, Task, Watch, Work, execute};
 use super::folder::SuiteFolder;
 use super::follow::Follow;
 use super::plan::PlannedRun;
@@ -13,8 +13,6 @@ use super::results::Results;
 use super::suite::{Suite, refused};
 use hadal_report::statistics::{Rule, Spending, Verdict};
 use serde::Deserialize;
-use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use toml::{Table, Value};
 
 /// What `seeds` says instead of a list.
@@ -106,15 +104,13 @@ pub(super) fn make(
     suite: &Suite,
     folder: &SuiteFolder,
     plan: &[PlannedRun],
-    lanes: Lanes,
-    command: &dyn Fn(Start<'_>) -> Command,
+    work: &Work<'_>,
     watch: &mut dyn Watch,
-    stop: &AtomicBool,
 ) -> Result<(Vec<End>, usize), CompareError> {
     let Some(rule) = &suite.rule else {
-        let tasks = folder.tasks(plan)?;
+        let tasks = folder.tasks(plan);
         let mut follow = Follow::new(suite, folder, plan, watch);
-        return Ok((execute(&tasks, lanes, command, &mut follow, stop)?, 0));
+        return Ok((execute(&tasks, work, &folder.claims, &mut follow)?, 0));
     };
     let of_seed = plan.len() / rule.most().max(1);
     let mut follow = Follow::new(suite, folder, &[], watch);
@@ -122,9 +118,9 @@ pub(super) fn make(
     for (at, &seeds) in rule.looks.iter().enumerate() {
         let (before, all) = (ends.len(), (of_seed * seeds).min(plan.len()));
         follow.extend(&plan[..all]);
-        let tasks = folder.tasks(&plan[before..all])?;
+        let tasks = folder.tasks(&plan[before..all]);
         let mut stage = Stage { watch: &mut follow, before, all };
-        ends.extend(execute(&tasks, lanes, command, &mut stage, stop)?);
+        ends.extend(execute(&tasks, work, &folder.claims, &mut stage)?);
         let results = Results::read(suite, folder, &plan[..all], &ends, at + 1);
         // A process that failed is no finding: its run is made again before anybody looks.
         if !results.is_whole() {
@@ -156,8 +152,8 @@ struct Stage<'a> {
 }
 
 impl Watch for Stage<'_> {
-    fn waiting(&mut self, task: &Task) {
-        self.watch.waiting(task);
+    fn waiting(&mut self, runs: &[(String, String)]) {
+        self.watch.waiting(runs);
     }
 
     fn progress(&mut self, progress: &Progress) {

@@ -413,8 +413,8 @@ impl RunResult {
 
     pub(super) fn read_at(path: &Path, planned: &PlannedRun, end: &End) -> Self {
         let state = match end {
-            End::Done | End::DoneBefore => RunState::Done,
-            End::Stopped => RunState::Stopped,
+            End::Done | End::DoneBefore | End::DoneElsewhere => RunState::Done,
+            End::Stopped | End::Elsewhere(_) => RunState::Stopped,
             End::Diverged(said) => RunState::Diverged(said.clone()),
             End::Failed(said) => RunState::Failed(said.clone()),
         };

@@ -1,5 +1,7 @@
 //! The files that a comparison leaves in its folder: `table.json` beside `runs/`.
 
+pub mod claims;
+
 use crate::figure::Figure;
 use crate::palette::{self, Look};
 use crate::run::{RunError, json};

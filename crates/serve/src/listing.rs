@@ -1,6 +1,7 @@
 //! The runs of a folder as a list, for `hadal runs`.
 
 use crate::catalogue::{Summary, found};
+use hadal_report::suite::claims::claimed_by;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,9 @@ pub struct Listed {
     pub seconds_left: Option<f64>,
     /// When metrics were last written, in seconds since 1970.
     pub written: u64,
+    /// The process of a suite that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimed_by: Option<String>,
     /// What people have written to it.
     pub note: String,
     /// What people have called it.
@@ -49,6 +53,7 @@ pub fn list(root: &Path) -> Vec<Listed> {
         let (run, _) = Summary::read(&id, &path);
         Listed {
             run: id,
+            claimed_by: claimed_by(&path).map(|process| process.to_string()),
             path,
             state: run.status.word(),
             seconds_left: run.left(),

@@ -259,8 +259,21 @@ fn lock(path: &Path) -> Result<File, RunFolderError> {
     match patiently(|| lock.try_lock()) {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(RunFolderError::Busy { path: path.into() }),
+        // Some network disks have none. Two processes in one folder are then not seen here.
+        Err(TryLockError::Error(reason)) if has_no_locks(&reason) => Ok(lock),
         Err(TryLockError::Error(reason)) => Err(file_error(Action::Lock, &file)(reason).into()),
     }
+}
+
+/// Whether a file system says that it knows no locks.
+fn has_no_locks(reason: &io::Error) -> bool {
+    #[cfg(unix)]
+    let is_without = [libc::ENOLCK, libc::ENOSYS, libc::EOPNOTSUPP]
+        .iter()
+        .any(|number| reason.raw_os_error() == Some(*number));
+    #[cfg(not(unix))]
+    let is_without = false;
+    is_without || reason.kind() == io::ErrorKind::Unsupported
 }
 
 fn paths_in(directory: &Path) -> Vec<PathBuf> {
@@ -338,6 +351,19 @@ mod tests {
 
     fn settings(seed: u64) -> RunConfig {
         ConfigLayers::from_preset("nano").unwrap().with_seed(seed).finish().unwrap()
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_system_without_locks_is_told_from_other_trouble() {
+        for (number, without) in [
+            (libc::ENOLCK, true),
+            (libc::ENOSYS, true),
+            (libc::EOPNOTSUPP, true),
+            (libc::EIO, false),
+        ] {
+            assert_eq!(has_no_locks(&io::Error::from_raw_os_error(number)), without, "{number}");
+        }
     }
 
     #[test]

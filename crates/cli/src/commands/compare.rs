@@ -1,6 +1,7 @@
 //! `hadal compare`: which residual stream is better, and is that luck?
 
 mod answer;
+mod emit;
 mod planned;
 mod view;
 
@@ -11,7 +12,8 @@ use crate::standard::{stdout, tell};
 use crate::word::whole;
 use clap::Args;
 use hadal_compare::{
-    Budget, Lanes, Pace, Results, RunResult, RunState, Start, Suite, SuiteFolder, Tuning, compare,
+    Budget, Compared, Lanes, Missing, Pace, Results, RunResult, RunState, Start, Suite,
+    SuiteFolder, Tuning, Work, compare,
 };
 use hadal_cpu::machine::cores;
 use hadal_report::page::{Request, write};
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use view::View;
 
 /// Compare residual policies under one budget, seed by seed
@@ -27,7 +30,8 @@ use view::View;
 /// A suite is the settings of a run, `seeds`, and a list of `[[variant]]` that differ only in their residual stream.
 /// All variants see the same tokens in the same order and start from the same draws. Each run is an ordinary run folder
 /// DIR/runs/NAME, made by a process of its own. A suite that was stopped or killed continues when it is started again,
-/// and gives the same table. With `[tune]` every variant is first tuned over a grid of learning rates or other keys, on
+/// and gives the same table. Started several times, here or on machines that share DIR, the processes divide the runs
+/// among themselves (docs/cluster.md). With `[tune]` every variant is first tuned over a grid of learning rates or other keys, on
 /// seeds that the table does not use, and enters the table at its own best.
 #[derive(Args)]
 #[command(after_help = "\
@@ -38,7 +42,10 @@ Examples:
   hadal compare
   hadal compare configs/suites/depth-sweep.toml --out runs/depth --jobs 2
   hadal compare configs/suites/iso-flop.toml --dry-run
-  hadal compare my-suite.toml --set train.steps=1000 --json > results.json")]
+  hadal compare my-suite.toml --set train.steps=1000 --json > results.json
+  hadal compare my-suite.toml --out /shared/mine              # the same on each of several machines
+  hadal compare my-suite.toml --out /shared/mine --table      # what is done so far
+  hadal compare my-suite.toml --out /shared/mine --emit slurm --tasks 8 > mine.sbatch")]
 pub(crate) struct Compare {
     /// What to compare [default: a built-in suite]
     #[arg(value_name = "SUITE.toml")]
@@ -55,6 +62,17 @@ pub(crate) struct Compare {
     /// Print the runs with their steps, parameters and FLOPs, guess time and memory, and stop
     #[arg(long)]
     dry_run: bool,
+    /// Print the table of what is done, and make and write nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    table: bool,
+    /// End when every run that is left is with another process, instead of waiting for the whole table
+    #[arg(long, conflicts_with_all = ["dry_run", "table"])]
+    no_wait: bool,
+    /// Take over the runs of a process on another machine after so long without a sign of life
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<1, 86400>)]
+    lost_after: Option<usize>,
+    #[command(flatten)]
+    emit: emit::Options,
     /// Show every column, in several tables where one is too wide
     #[arg(long, conflicts_with = "json")]
     all_columns: bool,
@@ -82,16 +100,35 @@ impl Compare {
             suite.tuning(&Pace::new())?;
         }
         let out = self.out();
-        let folder = SuiteFolder::open(&out, &suite)?;
+        if let Some(kind) = self.emit.kind {
+            let words = emit::Words {
+                suite: self.suite.as_deref(),
+                out: &out,
+                more: self.words(),
+                jobs: self.jobs,
+                no_wait: self.no_wait,
+            };
+            stdout().send(&self.emit.script(kind, &words, &suite)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        let lost_after =
+            self.lost_after.map_or(SuiteFolder::LOST_AFTER, |s| Duration::from_secs(s as u64));
+        let folder = match self.table {
+            true => SuiteFolder::look(&out, &suite, lost_after)?,
+            false => SuiteFolder::share(&out, &suite, lost_after)?,
+        };
         let stop = Arc::new(AtomicBool::new(false));
         let signal = hadal_train::stop_on_signals(&stop)
             .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
-        tell(&opening(&suite, lanes, &out));
-        let mut view = View::new();
+        if !self.table {
+            tell(&opening(&suite, lanes, &out));
+        }
+        let mut view = if self.table { View::quiet() } else { View::new() };
         let command = |start: Start<'_>| train(&program, start);
-        let done = compare(&suite, &folder, lanes, &command, &mut view, &stop);
+        let work = Work { lanes, command: &command, waits: !self.no_wait, stop: &stop };
+        let done = compare(&suite, &folder, &work, &mut view);
         view.clear();
         let done = done?;
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -99,8 +136,10 @@ impl Compare {
             tell(&format!("go on with: {}", self.again()));
             return Ok(ExitCode::from(signal.exit_code()));
         }
-        let Some((results, table)) = done else {
-            return Err(Failure::failed("the suite has no plan"));
+        let (results, table) = match done {
+            Compared::Table(done) => *done,
+            Compared::Missing(runs) => return self.missing(&runs),
+            Compared::Stopped => return Err(Failure::failed("the suite has no plan")),
         };
         match self.json {
             true => print_json(&results)?,
@@ -110,14 +149,49 @@ impl Compare {
                 stdout().send(&text);
             }
         }
+        if self.table {
+            return Ok(ExitCode::SUCCESS);
+        }
         let report = Request {
             inputs: vec![out.clone()],
             output: out.join("report.html"),
             ..Request::default()
         };
-        let report = write(&report, |_| ()).map_err(Failure::failed)?;
-        tell(&answer::closing(&out, &report.report, &results));
+        let written = folder.write_alone(&work, &mut view, |_| {
+            write(&report, |_| ()).map(|written| written.report).map_err(Failure::failed)
+        });
+        view.clear();
+        let report = written?.unwrap_or(report.output);
+        tell(&answer::closing(&out, &report, &results));
         verdict_of(&results, &out)
+    }
+
+    /// There is no table, and nothing is wrong.
+    fn missing(&self, runs: &[Missing]) -> Result<ExitCode, Failure> {
+        const ENOUGH: usize = 8;
+        let what = match self.table {
+            true => "no table yet; it needs",
+            false => "nothing is left to begin; other processes have",
+        };
+        let mut named: Vec<String> = runs
+            .iter()
+            .take(ENOUGH)
+            .map(|Missing { name, by }| match by {
+                Some(by) => format!("{name} ({by})"),
+                None => name.clone(),
+            })
+            .collect();
+        if runs.len() > ENOUGH {
+            named.push(format!("and {} more", runs.len() - ENOUGH));
+        }
+        tell(&format!("{what} {}", named.join(", ")));
+        if !self.table {
+            tell(&format!(
+                "the last of them writes the table; look at it: {} --table",
+                self.again()
+            ));
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
     fn out(&self) -> PathBuf {
@@ -140,7 +214,20 @@ impl Compare {
         words.extend(self.out.as_deref().map(|path| format!("--out {}", path.display())));
         words.extend(self.jobs.map(|jobs| format!("--jobs {jobs}")));
         words.extend(self.settings.iter().map(|setting| format!("--set {setting}")));
+        words.extend(self.no_wait.then(|| "--no-wait".to_owned()));
+        words.extend(self.lost_after.map(|seconds| format!("--lost-after {seconds}")));
         words.join(" ")
+    }
+
+    /// What every process of a script has to be told as well.
+    fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        for setting in &self.settings {
+            words.extend(["--set".to_owned(), setting.clone()]);
+        }
+        let lost = self.lost_after.iter();
+        words.extend(lost.flat_map(|after| ["--lost-after".to_owned(), after.to_string()]));
+        words
     }
 }
 

@@ -81,9 +81,13 @@ fn table(runs: &[Listed]) -> io::Result<()> {
         let when = run
             .seconds_left
             .map_or_else(|| ago(run.written), |left| format!("{} left", time(left)));
+        let state = run
+            .claimed_by
+            .as_ref()
+            .map_or_else(|| run.state.to_owned(), |process| format!("{} ({process})", run.state));
         let losses = [loss(run.train_loss), loss(run.held_out_loss)];
         let [train, held] = losses;
-        table.row([name, run.state.into(), run.policy.clone(), step, train, held, when]);
+        table.row([name, state, run.policy.clone(), step, train, held, when]);
     }
     table.print(&mut stdout())
 }

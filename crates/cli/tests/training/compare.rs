@@ -1,7 +1,11 @@
 //! `hadal compare`: suites of models so small that a run takes a second.
 
 mod earlier;
+#[cfg(unix)]
+mod scripts;
 mod shapes;
+#[cfg(unix)]
+mod shared;
 mod tune;
 mod until;
 

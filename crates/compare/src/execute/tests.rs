@@ -1,17 +1,35 @@
 use super::*;
-use std::fs;
+use crate::CompareError;
+use crate::claim::Claims;
+use std::fs::{self, File};
+use std::time::Duration;
 use tempfile::TempDir;
 
 fn tasks(directory: &Path, names: &[&str]) -> Vec<Task> {
     let task = |name: &&str| Task {
         name: (*name).into(),
-        run: directory.join(name),
+        place: format!("runs/{name}"),
+        run: directory.join("runs").join(name),
         settings: directory.join(format!("{name}.toml")),
+        config: None,
         log: directory.join(format!("{name}.log")),
         steps: 10,
         work: 1.0,
     };
+    fs::create_dir_all(directory.join("runs")).unwrap();
     names.iter().map(task).collect()
+}
+
+/// Makes runs as a process of its own.
+fn made(
+    tasks: &[Task],
+    command: &dyn Fn(Start<'_>) -> Command,
+    watch: &mut dyn Watch,
+    stop: &AtomicBool,
+) -> Result<Vec<End>, CompareError> {
+    let suite = tasks[0].run.parent().and_then(Path::parent).unwrap();
+    let claims = Claims::open(suite, Duration::from_secs(120))?;
+    execute(tasks, &Work { lanes: TWO, command, waits: true, stop }, &claims, watch)
 }
 
 fn run_of(start: Start<'_>) -> PathBuf {
@@ -38,9 +56,9 @@ fn a_run_that_fails_does_not_stop_the_others() {
     let script = "case $RUN in *b) echo 'error: it fell over'; exit 1;; esac; mkdir -p $RUN/model";
     let command = |start: Start<'_>| shell(script, start);
     let stop = AtomicBool::new(false);
-    let ends = execute(&tasks, TWO, &command, &mut Nobody, &stop).unwrap();
+    let ends = made(&tasks, &command, &mut Nobody, &stop).unwrap();
     assert_eq!(ends, [End::Done, End::Failed("it fell over".into()), End::Done]);
-    let again = execute(&tasks, TWO, &command, &mut Nobody, &stop).unwrap();
+    let again = made(&tasks, &command, &mut Nobody, &stop).unwrap();
     assert_eq!(again, [End::DoneBefore, End::Failed("it fell over".into()), End::DoneBefore]);
 }
 
@@ -50,7 +68,7 @@ fn a_process_that_is_killed_is_told_of_with_the_signal() {
     let tasks = tasks(directory.path(), &["a"]);
     let command = |start: Start<'_>| shell("kill -9 $$", start);
     let stop = AtomicBool::new(false);
-    let ends = execute(&tasks, TWO, &command, &mut Nobody, &stop).unwrap();
+    let ends = made(&tasks, &command, &mut Nobody, &stop).unwrap();
     let [End::Failed(said)] = &ends[..] else { panic!("{ends:?}") };
     assert!(said.contains("signal: 9"), "{said}");
 }
@@ -64,7 +82,7 @@ fn only_a_run_that_says_so_itself_has_diverged() {
          *term) exit 143;; esac; echo 'error: step 0: NaN'; exit 3";
     let tasks = tasks(directory.path(), &["killed", "full", "hup", "int", "term", "nan"]);
     let command = |start: Start<'_>| shell(script, start);
-    let ends = execute(&tasks, TWO, &command, &mut Nobody, &AtomicBool::new(false)).unwrap();
+    let ends = made(&tasks, &command, &mut Nobody, &AtomicBool::new(false)).unwrap();
     assert!(matches!(&ends[0], End::Failed(said) if said.contains("signal: 9")), "{ends:?}");
     assert_eq!(ends[1], End::Failed("no space".into()));
     assert_eq!(ends[2..5], [End::Stopped, End::Stopped, End::Stopped]);
@@ -81,8 +99,8 @@ fn a_run_that_another_process_holds_is_waited_for_with_a_word() {
         told: Vec<String>,
     }
     impl Watch for Holder<'_> {
-        fn waiting(&mut self, task: &Task) {
-            self.told.push(task.name.clone());
+        fn waiting(&mut self, runs: &[(String, String)]) {
+            self.told.extend(runs.iter().map(|(name, _)| name.clone()));
             match self.lets_go {
                 true => drop(self.lock.take()),
                 false => self.stop.store(true, Ordering::Relaxed),
@@ -98,7 +116,7 @@ fn a_run_that_another_process_holds_is_waited_for_with_a_word() {
         let stop = AtomicBool::new(false);
         let mut watch = Holder { lock: Some(lock), lets_go, stop: &stop, told: Vec::new() };
         let command = |start: Start<'_>| shell("mkdir -p $RUN/model", start);
-        let ends = execute(&tasks, TWO, &command, &mut watch, &stop).unwrap();
+        let ends = made(&tasks, &command, &mut watch, &stop).unwrap();
         assert_eq!((&ends[0], watch.told), (&end, vec!["a".to_owned()]));
     }
 }
@@ -108,7 +126,7 @@ fn a_process_that_is_content_but_leaves_no_model_has_failed() {
     let directory = TempDir::new().unwrap();
     let tasks = tasks(directory.path(), &["a"]);
     let command = |start: Start<'_>| shell("exit 0", start);
-    let ends = execute(&tasks, TWO, &command, &mut Nobody, &AtomicBool::new(false)).unwrap();
+    let ends = made(&tasks, &command, &mut Nobody, &AtomicBool::new(false)).unwrap();
     assert!(matches!(&ends[..], [End::Failed(_)]), "{ends:?}");
 }
 
@@ -127,7 +145,7 @@ fn stopping_lets_the_leash_go_and_starts_nothing_more() {
     let stop = AtomicBool::new(false);
     let mut watch = StopAtOnce(&stop, 0);
     let command = |start: Start<'_>| shell("cat; exit 130", start);
-    let ends = execute(&tasks, TWO, &command, &mut watch, &stop).unwrap();
+    let ends = made(&tasks, &command, &mut watch, &stop).unwrap();
     assert_eq!((ends, watch.1), (vec![End::Stopped; 3], 2));
 }
 
@@ -144,12 +162,12 @@ fn progress_is_measured_in_work_and_counts_steps_of_runs_at_work() {
     let directory = TempDir::new().unwrap();
     let mut tasks = tasks(directory.path(), &["a", "b"]);
     tasks[0].work = 3.0;
-    fs::create_dir_all(directory.path().join("a/model")).unwrap();
+    fs::create_dir_all(directory.path().join("runs/a/model")).unwrap();
     let script =
-        "mkdir $RUN; echo '{\"step\": 5}' > $RUN/metrics.jsonl; sleep 0.5; mkdir $RUN/model";
+        "mkdir -p $RUN; echo '{\"step\": 5}' > $RUN/metrics.jsonl; sleep 0.5; mkdir $RUN/model";
     let mut watch = Most(Progress::default());
     let command = |start: Start<'_>| shell(script, start);
-    execute(&tasks, TWO, &command, &mut watch, &AtomicBool::new(false)).unwrap();
+    made(&tasks, &command, &mut watch, &AtomicBool::new(false)).unwrap();
     let running = vec![("b".to_owned(), 5, 10)];
     assert_eq!(watch.0, Progress { share: 3.5 / 4.0, ended: 1, runs: 2, running });
 }

@@ -8,15 +8,14 @@ use super::section::Tune;
 use super::{FILE, FOLDER};
 use crate::earlier::{self, Earlier};
 use crate::error::CompareError;
-use crate::execute::{End, Lanes, Progress, Start, Task, Watch, execute};
-use crate::folder::{SuiteFolder, write_json};
+use crate::execute::{End, Progress, Task, Watch, Work, execute};
+use crate::folder::{SuiteFolder, check, write_json};
+use crate::halt::Halt;
 use crate::plan::{Pace, PlannedRun};
 use crate::results::{Results, RunResult};
 use crate::suite::Suite;
 use hadal_files::create_directory;
 use hadal_report::suite::SuiteTable;
-use std::process::Command;
-use std::sync::atomic::AtomicBool;
 
 /// A suite whose variants have found their settings.
 pub(crate) struct Tuned {
@@ -26,24 +25,22 @@ pub(crate) struct Tuned {
     pub(crate) rest: Part,
 }
 
-/// Tunes every variant. A suite without `[tune]` stays as it is. `None` if it was stopped.
+/// Tunes every variant. A suite without `[tune]` stays as it is.
 pub(crate) fn tuned(
     suite: &Suite,
     folder: &SuiteFolder,
-    lanes: Lanes,
-    command: &dyn Fn(Start<'_>) -> Command,
+    work: &Work<'_>,
     watch: &mut dyn Watch,
-    stop: &AtomicBool,
-) -> Result<Option<Tuned>, CompareError> {
+) -> Result<Tuned, Halt> {
     let Some(tune) = &suite.tune else {
-        return Ok(Some(Tuned { suite: suite.clone(), tuning: None, rest: Part::ALL }));
+        return Ok(Tuned { suite: suite.clone(), tuning: None, rest: Part::ALL });
     };
-    let Some(pace) = folder.pace_of(suite, lanes, command, watch, stop)? else { return Ok(None) };
-    for part in ["", "settings", "logs"] {
+    let pace = folder.pace_of(suite, work, watch)?;
+    for part in ["", "settings", "logs"].into_iter().filter(|_| !folder.only_looks()) {
         create_directory(&folder.path().join(part).join(FOLDER))?;
     }
     let flops = suite.budget_flops()?;
-    let mut work = Part::of(suite, &pace)?;
+    let mut part = Part::of(suite, &pace)?;
     let mut searches: Vec<(Search, Vec<usize>, Vec<TunedPoint>)> = suite
         .searches()
         .into_iter()
@@ -68,29 +65,31 @@ pub(crate) fn tuned(
         }
         runs.sort_by_key(|(.., run)| tune.seeds.iter().position(|seed| *seed == run.seed));
         let plan: Vec<PlannedRun> = runs.iter().map(|(.., run)| run.clone()).collect();
-        plan.iter().try_for_each(|run| folder.check(run, &place(folder, run)))?;
+        plan.iter().try_for_each(|run| check(&place(folder, run), &run.config))?;
         let now = earlier::now(suite, &plan)?;
-        let there = SuiteTable::runs_in(&folder.path().join(FOLDER))?;
+        let beside = folder.path().join(FOLDER);
+        let there = if beside.is_dir() { SuiteTable::runs_in(&beside)? } else { Vec::new() };
         let found = earlier::earlier(there, &plan, &now)?;
         watch.said(&opening(tune, round, &plan, &found));
         found.warnings.iter().for_each(|warning| watch.said(&format!("warning: {warning}")));
         add(&mut before, found);
-        let tasks: Vec<Task> = plan
-            .iter()
-            .map(|run| folder.task_beside(run, place(folder, run), FOLDER))
-            .collect::<Result<_, _>>()?;
+        let tasks: Vec<Task> = plan.iter().map(|run| folder.task(run, FOLDER, FOLDER)).collect();
         let own: f64 = tasks.iter().map(|task| task.work).sum();
-        work.own = own;
-        let ends =
-            execute(&tasks, lanes, command, &mut Whole { watch: &mut *watch, part: work }, stop)?;
-        if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Ok(None);
+        part.own = own;
+        let ends = execute(&tasks, work, &folder.claims, &mut Whole { watch: &mut *watch, part })?;
+        if work.is_stopped() {
+            return Err(Halt::Stopped);
+        }
+        // A choice needs the ends of all.
+        let elsewhere = ends.iter().any(|end| matches!(end, End::Elsewhere(_)));
+        if elsewhere || folder.only_looks() && ends.contains(&End::Stopped) {
+            return Err(Halt::Missing(Halt::left(&plan, &ends)));
         }
         if let Some(at) = ends.iter().position(|end| *end == End::Stopped) {
-            return Err(CompareError::TuningStopped { run: plan[at].name.clone() });
+            return Err(CompareError::TuningStopped { run: plan[at].name.clone() }.into());
         }
-        work.before += own;
-        work.ended += plan.len();
+        part.before += own;
+        part.ended += plan.len();
         planned_flops += plan.iter().map(PlannedRun::flops).sum::<f64>();
         let results: Vec<RunResult> = plan
             .iter()
@@ -125,7 +124,11 @@ pub(crate) fn tuned(
     let place_of = |name: &str| suite.variants.iter().position(|variant| variant.name == name);
     variants.sort_by_key(|tuned| (tuned.depth, place_of(&tuned.variant)));
     let tuning = gathered(suite, tune, variants, planned_flops, before);
-    write_json(&folder.path().join(FILE), &tuning)?;
+    if !folder.only_looks() {
+        folder.write_alone(work, watch, |_| {
+            Ok::<_, Halt>(write_json(&folder.path().join(FILE), &tuning)?)
+        })?;
+    }
     tuning.choices().iter().for_each(|sentence| watch.said(sentence));
     let mut chosen = suite.clone();
     for tuned in &tuning.variants {
@@ -134,8 +137,8 @@ pub(crate) fn tuned(
             chosen = chosen.with_choice(&tuned.variant, tuned.depth, point);
         }
     }
-    work.own = work.total - work.before;
-    Ok(Some(Tuned { suite: chosen, tuning: Some(tuning), rest: work }))
+    part.own = part.total - part.before;
+    Ok(Tuned { suite: chosen, tuning: Some(tuning), rest: part })
 }
 
 /// The folder of a tuning run.
@@ -252,8 +255,8 @@ impl Watch for Whole<'_> {
         self.watch.said(sentence);
     }
 
-    fn waiting(&mut self, task: &Task) {
-        self.watch.waiting(task);
+    fn waiting(&mut self, runs: &[(String, String)]) {
+        self.watch.waiting(runs);
     }
 
     fn progress(&mut self, progress: &Progress) {

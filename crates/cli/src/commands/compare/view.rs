@@ -30,6 +30,12 @@ impl View {
         Self { bar, watched, begun: false, table: String::new() }
     }
 
+    /// Shows no bar, and no line for a run that is done.
+    pub(super) fn quiet() -> Self {
+        let bar = ProgressBar::hidden();
+        Self { bar, watched: true, begun: false, table: String::new() }
+    }
+
     /// Takes bar and table away.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
@@ -48,9 +54,9 @@ impl Watch for View {
         line(&self.bar, sentence);
     }
 
-    fn waiting(&mut self, task: &Task) {
-        let run = task.run.display();
-        line(&self.bar, &format!("another process is at work in {run}; waiting for it to end"));
+    fn waiting(&mut self, runs: &[(String, String)]) {
+        let named: Vec<String> = runs.iter().map(|(run, by)| format!("{run} ({by})")).collect();
+        line(&self.bar, &format!("waiting for {}", named.join(", ")));
     }
 
     fn progress(&mut self, progress: &Progress) {
@@ -79,6 +85,9 @@ impl Watch for View {
             End::Failed(said) => format!("warning: {} failed: {said}", task.name),
             End::Diverged(said) => format!("warning: {} diverged: {said}", task.name),
             End::Done if !self.watched => format!("{} is done", task.name),
+            End::DoneElsewhere if !self.watched => {
+                format!("{} is done, by another process", task.name)
+            }
             End::DoneBefore if !self.watched => format!("{} was done before", task.name),
             _ => return,
         };

@@ -2,18 +2,18 @@
 
 use super::*;
 
-const GRID: &str = "
+pub(crate) const GRID: &str = "
 [tune]
 seeds = [8]
 lr_scale = [0.25, 1, 4]
 ";
 
-fn tuned(directory: &Path, grid: &str) -> PathBuf {
+pub(crate) fn tuned(directory: &Path, grid: &str) -> PathBuf {
     written(directory, "seeds = [0, 1]", &format!("{grid}{THREE}"))
 }
 
 /// What was found, without times and what was there before.
-fn found(out: &Path) -> Value {
+pub(crate) fn found(out: &Path) -> Value {
     fn timeless(value: &mut Value) {
         match value {
             Value::Object(map) => {

@@ -10,7 +10,7 @@ residual = \"prenorm\"
 residual = \"nag\"
 ";
 
-fn until(directory: &Path, looks: &str, variants: &str) -> PathBuf {
+pub(crate) fn until(directory: &Path, looks: &str, variants: &str) -> PathBuf {
     let head = format!("seeds = \"until decided\"\nlooks = {{ {looks} }}");
     written(directory, &head, variants)
 }

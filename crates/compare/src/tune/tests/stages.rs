@@ -1,7 +1,7 @@
 //! Whole suites whose runs are shell commands that write a loss.
 
 use super::*;
-use crate::{CompareError, Lanes, Results, RunState, Start, SuiteFolder, Watch, compare};
+use crate::{Compared, Lanes, Results, RunState, Start, SuiteFolder, Watch, Work, compare};
 use hadal_report::figure::Marks;
 use hadal_report::suite::SuiteTable;
 use hadal_train::RunConfig;
@@ -56,18 +56,8 @@ fn command(start: Start<'_>, loss: Loss<'_>) -> Command {
     command
 }
 
-/// A process that another test is starting has a copy of the lock until it runs its own program.
-fn opened(out: &Path, suite: &Suite) -> SuiteFolder {
-    loop {
-        match SuiteFolder::open(out, suite) {
-            Err(CompareError::Busy { .. }) => std::thread::yield_now(),
-            opened => return opened.unwrap(),
-        }
-    }
-}
-
 fn run(suite: &Suite, out: &Path, loss: Loss<'_>) -> Ended {
-    let folder = opened(out, suite);
+    let folder = SuiteFolder::open(out, suite).unwrap();
     let started = RefCell::new(Vec::new());
     let make = |start: Start<'_>| {
         let (Start::New { run, .. } | Start::Resume { run }) = start;
@@ -76,8 +66,11 @@ fn run(suite: &Suite, out: &Path, loss: Loss<'_>) -> Ended {
     };
     let mut heard = Heard::default();
     let lanes = Lanes { jobs: 4, threads: 1 };
-    let done = compare(suite, &folder, lanes, &make, &mut heard, &AtomicBool::new(false));
-    let (results, table) = done.unwrap().unwrap();
+    let work = Work { lanes, command: &make, waits: true, stop: &AtomicBool::new(false) };
+    let Compared::Table(done) = compare(suite, &folder, &work, &mut heard).unwrap() else {
+        panic!("there is no table")
+    };
+    let (results, table) = *done;
     Ended { results, table, started: started.into_inner(), said: heard.0 }
 }
 
@@ -257,11 +250,12 @@ fn a_run_of_another_suite_is_refused_and_not_moved_away() {
     // Tuning is refused first; without its runs those of the table are in the way.
     for in_tuning in [true, false] {
         let other = suite(seeds, &format!("{GRID}{TWO}")).with_setting("eval.batches=3").unwrap();
-        let folder = opened(directory.path(), &other);
+        let folder = SuiteFolder::open(directory.path(), &other).unwrap();
         let make = |start: Start<'_>| command(start, &valley);
         let lanes = Lanes { jobs: 1, threads: 1 };
         let stop = AtomicBool::new(false);
-        let error = compare(&other, &folder, lanes, &make, &mut Heard::default(), &stop);
+        let work = Work { lanes, command: &make, waits: true, stop: &stop };
+        let error = compare(&other, &folder, &work, &mut Heard::default());
         let said = error.map(|_| ()).unwrap_err().to_string();
         assert!(said.contains("eval.batches is 8, not 3"), "{said}");
         assert_eq!(said.contains("/tune/"), in_tuning, "{said}");
@@ -319,13 +313,14 @@ fn a_stop_in_the_middle_leaves_no_choice_and_the_next_call_comes_to_the_same_one
     let suite = suite("seeds = [0]", &format!("{GRID}rounds = 2\n{TWO}"));
     let expected = run(&suite, whole.path(), &valley);
     for after in [1, 5, 4] {
-        let folder = opened(parts.path(), &suite);
+        let folder = SuiteFolder::open(parts.path(), &suite).unwrap();
         let stop = AtomicBool::new(false);
         let make = |start: Start<'_>| command(start, &valley);
         let lanes = Lanes { jobs: 1, threads: 1 };
         let mut watch = StopAt(&stop, after);
-        let ended = compare(&suite, &folder, lanes, &make, &mut watch, &stop).unwrap();
-        assert!(ended.is_none() && !parts.path().join(FILE).exists());
+        let work = Work { lanes, command: &make, waits: true, stop: &stop };
+        let ended = compare(&suite, &folder, &work, &mut watch).unwrap();
+        assert!(matches!(ended, Compared::Stopped) && !parts.path().join(FILE).exists());
     }
     let ended = run(&suite, parts.path(), &valley);
     assert_eq!(chosen(&ended.results), chosen(&expected.results));
@@ -344,11 +339,12 @@ fn progress_is_that_of_tuning_and_the_table_together() {
     }
     let directory = TempDir::new().unwrap();
     let suite = suite("seeds = [0, 1]", &format!("{GRID}rounds = 2\n{TWO}"));
-    let folder = opened(directory.path(), &suite);
+    let folder = SuiteFolder::open(directory.path(), &suite).unwrap();
     let make = |start: Start<'_>| command(start, &valley);
     let mut shares = Shares::default();
     let lanes = Lanes { jobs: 1, threads: 1 };
-    compare(&suite, &folder, lanes, &make, &mut shares, &AtomicBool::new(false)).unwrap();
+    let work = Work { lanes, command: &make, waits: true, stop: &AtomicBool::new(false) };
+    compare(&suite, &folder, &work, &mut shares).unwrap();
     let shares = shares.0;
     assert!(shares.windows(2).all(|two| two[0].0 <= two[1].0 + 1e-9 && two[0].1 <= two[1].1));
     let all = 2 * 2 * (4 + 2) + 4;
