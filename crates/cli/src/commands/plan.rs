@@ -10,7 +10,7 @@ use crate::quantity::{bandwidth, flops, memory};
 use crate::standard::tell;
 use crate::word::whole;
 use asked::Asked;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use hadal_report::figure::{drawable, picture, plotly::Shared};
 use hadal_report::palette;
 use hadal_residual::{Memory, ResidualConfig};
@@ -35,12 +35,13 @@ Examples:
   hadal plan configs/micro.toml --memory 4GB --residual mgr:streams=8 --residual attnres --residual hc
   hadal plan --preset m --all --json
   hadal plan --preset 70b --residual mgr --residual attnres --residual attnres:blocks=8 --figures figures")]
+#[command(group = ArgGroup::new("what").args(["path", "preset"]).required(true))]
 pub(crate) struct Plan {
     /// Settings of a run, a model's config (.json or .toml), a run's folder, a model's directory, or a GGUF file
-    #[arg(value_name = "CONFIG|DIR|GGUF", required_unless_present = "preset")]
+    #[arg(value_name = "CONFIG|DIR|GGUF")]
     path: Option<PathBuf>,
     /// Named settings instead, as of `hadal train`
-    #[arg(long, conflicts_with = "path")]
+    #[arg(long)]
     preset: Option<String>,
     /// Devices, each with a copy of the model
     #[arg(long, default_value = "1", value_parser = whole::<1, MOST>)]
@@ -145,9 +146,8 @@ impl Plan {
             notes.iter().for_each(|note| tell(&format!("note: {note}")));
             show::plans(&plans, &forms, &machine, measured)?;
         }
-        match &self.figures {
-            Some(folder) => draw(folder, &plans)?,
-            None => {}
+        if let Some(folder) = &self.figures {
+            draw(folder, &plans)?;
         }
         Ok(ExitCode::SUCCESS)
     }

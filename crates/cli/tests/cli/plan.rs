@@ -45,7 +45,6 @@ fn measured(size: &str) {
         let plan = planned(&[config, "--residual", policy]);
         let total = plan["policies"][0]["total_memory"].as_f64().unwrap();
         let ratio = peak / total;
-        eprintln!("{policy}: {:.0} MB measured, {ratio:.3} of what was planned", peak / 1e6);
         assert!((0.9..=1.1).contains(&ratio), "{policy}: {ratio:.3} of {total}");
         fs::remove_dir_all(&out).unwrap();
     }
