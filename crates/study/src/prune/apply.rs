@@ -5,7 +5,7 @@ use super::file::{FileHash, Source, SourceKind, hash, write_json};
 use super::halves::MeasuredOn;
 use super::map::Renumbering;
 use super::plan::Plan;
-use super::rest::{self, Rest};
+use super::rest;
 use super::scores::Scores;
 use super::{gguf, hugging_face, own};
 use crate::words::quoted;
@@ -51,6 +51,12 @@ pub struct Manifest {
     pub silenced: Vec<Part>,
     /// Whether the cut computes the same to the bit as the whole model that leaves the parts out, or to rounding only.
     pub exact: bool,
+    /// Whether nothing is known of its family, so that only what its files say of blocks was corrected.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub structure_only: bool,
+    /// What people should know of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What the parts were worth, if there was a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
@@ -84,6 +90,28 @@ pub fn apply(
     out: &Path,
     command: &str,
 ) -> Result<Manifest, PruneError> {
+    cut(path, remove, plan, false, out, command)
+}
+
+/// The same for a family of which nothing is known: what its files say of blocks is corrected, what is not understood is
+/// refused. If a class derives more from a block's number, the cut computes something else.
+pub fn apply_structure_only(
+    path: &Path,
+    remove: &[Part],
+    out: &Path,
+    command: &str,
+) -> Result<Manifest, PruneError> {
+    cut(path, remove, None, true, out, command)
+}
+
+fn cut(
+    path: &Path,
+    remove: &[Part],
+    plan: Option<&Plan>,
+    structure_only: bool,
+    out: &Path,
+    command: &str,
+) -> Result<Manifest, PruneError> {
     for path in [out, &record_of(out)] {
         if path.exists() {
             return Err(PruneError::Exists { path: path.into() });
@@ -113,9 +141,10 @@ pub fn apply(
     let map = Renumbering::new(blocks, remove)?;
     let removed = Part::of_sites(&Part::all_sites(remove));
     let redo = format!(
-        "hadal prune apply {} --blocks {} --out {}",
+        "hadal prune apply {} --blocks {}{} --out {}",
         quoted(&source.path),
         Part::list(&removed),
+        if structure_only { " --structure-only" } else { "" },
         quoted(out)
     );
     let mut manifest = Manifest {
@@ -124,6 +153,8 @@ pub fn apply(
         kept: map.kept().to_vec(),
         silenced: map.silent().to_vec(),
         exact: true,
+        structure_only,
+        notes: Vec::new(),
         scores: plan.map(|plan| plan.scores.clone()),
         data: plan.and_then(|plan| plan.data.clone()),
         files: Vec::new(),
@@ -151,7 +182,7 @@ fn write_file(manifest: &mut Manifest, map: &Renumbering, out: &Path) -> Result<
     if let Some(above) = out.parent().filter(|above| !above.as_os_str().is_empty()) {
         create_directory(above)?;
     }
-    gguf::cut(&manifest.source.path, map, out)?;
+    manifest.notes = gguf::cut(&manifest.source.path, map, manifest.structure_only, out)?;
     manifest.files = vec![hash(out)?];
     write_json(&record_of(out), manifest)
 }
@@ -163,36 +194,33 @@ fn write_directory(
     out: &Path,
 ) -> Result<(), PruneError> {
     let staged = StagedDirectory::create(out)?;
-    let (exact, rest) = write(&manifest.source, map, staged.path())?;
+    write(manifest, map, staged.path())?;
     // Also in the place of a copy of the whole model's.
     hadal_files::write_manifest(staged.path())?;
-    manifest.exact = exact;
     manifest.files = hashes(staged.path())?;
-    manifest.not_copied = rest.weights;
-    manifest.left_out = rest.left_out;
-    manifest.code = rest.code;
     write_json(&staged.path().join(MANIFEST), manifest)?;
     Ok(staged.finish()?)
 }
 
-/// Writes everything but the record. Returns whether it is exact, and what became of other files.
-fn write(source: &Source, map: &Renumbering, staging: &Path) -> Result<(bool, Rest), PruneError> {
-    let copy = || rest::copy(&source.path, staging, MANIFEST);
-    match source.kind {
+/// Writes everything but the record, which learns whether it is exact, and what became of other files.
+fn write(manifest: &mut Manifest, map: &Renumbering, staging: &Path) -> Result<(), PruneError> {
+    let (path, unknown) = (manifest.source.path.clone(), manifest.structure_only);
+    match manifest.source.kind {
         SourceKind::Gguf => {
-            let name = source.path.file_name().unwrap_or_default();
-            gguf::cut(&source.path, map, &staging.join(name))?;
-            Ok((true, Rest::default()))
+            let name = path.file_name().unwrap_or_default();
+            manifest.notes = gguf::cut(&path, map, unknown, &staging.join(name))?;
+            return Ok(());
         }
         SourceKind::HuggingFace => {
-            hugging_face::cut(&source.path, map, staging)?;
-            Ok((true, copy()?))
+            manifest.notes = hugging_face::cut(&path, map, unknown, staging)?;
         }
-        SourceKind::Hadal => {
-            let exact = own::cut(&source.path, map, staging)?;
-            Ok((exact, copy()?))
-        }
+        SourceKind::Hadal => manifest.exact = own::cut(&path, map, staging)?,
     }
+    let rest = rest::copy(&path, staging, MANIFEST)?;
+    manifest.not_copied = rest.weights;
+    manifest.left_out = rest.left_out;
+    manifest.code = rest.code;
+    Ok(())
 }
 
 /// The files of a directory.

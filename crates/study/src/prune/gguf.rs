@@ -1,60 +1,48 @@
 //! Cutting a GGUF file: tensors keep their bytes, blocks get new numbers, and so does all metadata about them.
 
 use super::error::{PruneError, unfit};
+use super::keys;
 use super::map::Renumbering;
 use hadal_gguf::{Gguf, Metadata, TensorInfo, Value, Writer};
 use hadal_model::Part;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Architectures whose blocks are all alike, so that any may go. In others some follow a pattern that llama.cpp
-/// derives from their number.
-const UNIFORM: [&str; 20] = [
-    "llama",
-    "qwen2",
-    "qwen2moe",
-    "qwen3",
-    "qwen3moe",
-    "gemma",
-    "phi2",
-    "phi3",
-    "starcoder2",
-    "stablelm",
-    "gpt2",
-    "gptneox",
-    "falcon",
-    "bloom",
-    "mpt",
-    "olmo",
-    "olmo2",
-    "internlm2",
-    "granite",
-    "nemotron",
-];
-/// Lists of an architecture that do not run over blocks.
-const NOT_PER_BLOCK: [&str; 2] = ["rope.dimension_sections", "classifier.output_labels"];
-/// Numbers that mean "the first n blocks".
-const COUNTS_OF_FIRST: [&str; 1] = ["leading_dense_block_count"];
-/// Blocks that use what others computed, or that come after the last one.
-const SHARING: [&str; 2] = ["nextn_predict_layers", "attention.shared_kv_layers"];
-
 /// How many blocks a file has.
 pub(super) fn blocks(path: &Path) -> Result<usize, PruneError> {
     let file = Gguf::open(path)?;
     match is_importance(file.metadata()) {
         true => Ok(blocks_by_name(&file).last().map_or(0, |last| last + 1)),
-        false => Ok(file.get::<usize>(&format!("{}.block_count", architecture(&file)?))?),
+        false => {
+            let architecture = architecture(&file)?;
+            let blocks = file.get::<usize>(&format!("{architecture}.block_count"))?;
+            let heads = keys::heads(file.metadata(), &architecture);
+            blocks.checked_sub(heads).ok_or_else(|| {
+                unfit(
+                    path,
+                    format!("it has {blocks} blocks, {heads} of which predict further tokens"),
+                )
+            })
+        }
     }
 }
 
-/// Writes a cut.
-pub(super) fn cut(path: &Path, map: &Renumbering, out: &Path) -> Result<(), PruneError> {
+/// Writes a cut. What people should know of it.
+pub(super) fn cut(
+    path: &Path,
+    map: &Renumbering,
+    unknown: bool,
+    out: &Path,
+) -> Result<Vec<String>, PruneError> {
     let file = Gguf::open(path)?;
     let mut metadata = file.metadata().clone();
+    let mut notes = Vec::new();
     if !is_importance(&metadata) {
         let architecture = architecture(&file)?;
-        check(&file, &architecture, map).map_err(|reason| unfit(path, reason))?;
-        cut_metadata(&mut metadata, &architecture, map);
+        let heads = keys::heads(&metadata, &architecture);
+        check(&file, heads, map).map_err(|reason| unfit(path, reason))?;
+        notes = keys::cut(&mut metadata, &architecture, map, unknown)
+            .map_err(|reason| unfit(path, reason))?;
     }
     let mut written = Vec::new();
     for tensor in file.tensors() {
@@ -73,7 +61,8 @@ pub(super) fn cut(path: &Path, map: &Renumbering, out: &Path) -> Result<(), Prun
             false => writer.raw(info.name(), tensor.bytes())?,
         }
     }
-    Ok(writer.finish()?)
+    writer.finish()?;
+    Ok(notes)
 }
 
 fn zeros(writer: &mut Writer, info: &TensorInfo) -> Result<(), PruneError> {
@@ -94,37 +83,25 @@ fn architecture(file: &Gguf) -> Result<String, PruneError> {
 }
 
 fn blocks_by_name(file: &Gguf) -> BTreeSet<usize> {
-    file.tensors().filter_map(|tensor| Some(split(tensor.info().name())?.0)).collect()
+    file.tensors().filter_map(|tensor| Some(split_name(tensor.info().name())?.0)).collect()
 }
 
-/// Refuses files that cannot be cut, or not without shifting something else.
-fn check(file: &Gguf, architecture: &str, map: &Renumbering) -> Result<(), String> {
-    let metadata = file.metadata();
-    let number = |key: &str| metadata.find::<u64>(key).ok().flatten();
-    if number("split.count").is_some_and(|count| count > 1) {
+/// Refuses files whose tensors are not those of their blocks.
+fn check(file: &Gguf, heads: usize, map: &Renumbering) -> Result<(), String> {
+    let split = file.metadata().find::<u64>("split.count").ok().flatten();
+    if split.is_some_and(|count| count > 1) {
         return Err("it is one of several files of a model; merge them first, with `llama-gguf-split --merge`".into());
     }
-    let moves = map.kept().len() < map.blocks();
-    if moves && !UNIFORM.contains(&architecture) {
-        return Err(format!(
-            "blocks of the architecture {architecture} may follow a pattern that depends on their number, and cutting \
-             would shift it; known to be alike are those of {}",
-            UNIFORM.join(", ")
-        ));
-    }
-    let shares =
-        |key: &&&str| number(&format!("{architecture}.{key}")).is_some_and(|count| count > 0);
-    if let Some(key) = SHARING.iter().find(shares).filter(|_| moves) {
-        return Err(format!(
-            "{architecture}.{key} is set: some blocks depend on others, so none can be cut"
-        ));
-    }
     let found = blocks_by_name(file);
-    if found != (0..map.blocks()).collect() {
+    let expected = map.blocks() + heads;
+    if found != (0..expected).collect() {
         return Err(format!(
-            "its tensors belong to blocks {found:?}, but block_count is {}",
-            map.blocks()
+            "its tensors belong to blocks {found:?}, but block_count is {expected}"
         ));
+    }
+    let inside = |name: &&str| split_name(name).is_none() && name.starts_with("per_layer_");
+    if let Some(name) = file.tensors().map(|tensor| tensor.info().name()).find(inside) {
+        return Err(format!("`{name}` holds a part for each block inside, which is not cut"));
     }
     let has_output =
         |part: Part| file.tensors().any(|t| returns_through(t.info().name()) == Some(part));
@@ -136,42 +113,31 @@ fn check(file: &Gguf, architecture: &str, map: &Renumbering) -> Result<(), Strin
     Ok(())
 }
 
-/// Corrects all metadata about blocks.
-fn cut_metadata(metadata: &mut Metadata, architecture: &str, map: &Renumbering) {
-    let prefix = format!("{architecture}.");
-    for (key, value) in metadata.iter_mut() {
-        let Some(key) = key.strip_prefix(&prefix) else { continue };
-        match value {
-            Value::Array(list) if list.len() == map.blocks() && !NOT_PER_BLOCK.contains(&key) => {
-                list.retain(|block| map.stays(block));
-            }
-            Value::U32(count) if COUNTS_OF_FIRST.contains(&key) => {
-                *count = map.staying_of_first(*count as usize) as u32;
-            }
-            _ => {}
-        }
-    }
-    metadata.set(&format!("{prefix}block_count"), map.kept().len() as u32);
-}
-
 /// A block's number, and the rest of a tensor's name.
-fn split(name: &str) -> Option<(usize, &str)> {
+fn split_name(name: &str) -> Option<(usize, &str)> {
     let (number, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     Some((number.parse().ok()?, rest))
 }
 
 fn new_name(name: &str, map: &Renumbering) -> Option<String> {
-    match split(name) {
+    match split_name(name) {
         None => Some(name.into()),
-        Some((block, rest)) => Some(format!("blk.{}.{rest}", map.new_number(block)?)),
+        Some((block, rest)) => {
+            let number = match block.checked_sub(map.blocks()) {
+                // Behind the last block: it moves down with it.
+                Some(head) => map.kept().len() + head,
+                None => map.new_number(block)?,
+            };
+            Some(format!("blk.{number}.{rest}"))
+        }
     }
 }
 
 /// The half of a block whose output projection this tensor is, if it is one.
 fn returns_through(name: &str) -> Option<Part> {
-    let (block, rest) = split(name)?;
+    let (block, rest) = split_name(name)?;
     match rest.split('.').next()? {
-        "attn_output" => Some(Part::Attention(block)),
+        "attn_output" | "ssm_out" => Some(Part::Attention(block)),
         "ffn_down" | "ffn_down_exps" | "ffn_down_shexp" => Some(Part::Mlp(block)),
         _ => None,
     }
@@ -219,7 +185,7 @@ mod tests {
     fn pruned(path: &Path, parts: &[Part]) -> Result<Gguf, PruneError> {
         let out = path.with_file_name("out.gguf");
         let map = Renumbering::new(blocks(path)?, parts)?;
-        cut(path, &map, &out)?;
+        cut(path, &map, false, &out)?;
         Ok(Gguf::open(&out)?)
     }
 
@@ -308,14 +274,11 @@ mod tests {
             pruned(&path, &[Part::Block(1)]).unwrap_err().to_string()
         };
         assert!(refused(|m| m.set("split.count", 2u16)).contains("merge them first"));
-        assert!(
-            refused(|m| m.set("llama.nextn_predict_layers", 1u32)).contains("depend on others")
-        );
         assert!(refused(|m| m.set("llama.block_count", 5u32)).contains("block_count is 5"));
-        let gemma = |m: &mut Metadata| {
-            m.set("general.architecture", "gemma3");
-            m.set("gemma3.block_count", 4u32);
+        let strange = |m: &mut Metadata| {
+            m.set("general.architecture", "strange");
+            m.set("strange.block_count", 4u32);
         };
-        assert!(refused(gemma).contains("architecture gemma3"));
+        assert!(refused(strange).contains("--structure-only"));
     }
 }

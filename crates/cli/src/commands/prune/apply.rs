@@ -8,7 +8,7 @@ use crate::standard::{stderr, stdout};
 use clap::Args;
 use hadal_cpu::pool::in_pool;
 use hadal_model::Part;
-use hadal_study::prune::{Manifest, Plan, apply, read_plan};
+use hadal_study::prune::{Manifest, Plan, apply, apply_structure_only, read_plan};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +22,8 @@ use std::process::ExitCode;
 Examples:
   hadal prune apply plan.json --out smaller
   hadal prune apply MODEL --blocks 17,18 --out smaller
-  hadal prune apply model.gguf --blocks 17,18,mlp:7 --out smaller.gguf")]
+  hadal prune apply model.gguf --blocks 17,18,mlp:7 --out smaller.gguf
+  hadal prune apply MODEL --blocks 17,18 --structure-only --out smaller")]
 pub(super) struct ApplyCommand {
     /// A plan, or with --blocks a model
     #[arg(value_name = "PLAN|MODEL")]
@@ -30,6 +31,9 @@ pub(super) struct ApplyCommand {
     /// What goes: blocks, attn:N and mlp:N
     #[arg(long, value_name = "PART,..", value_delimiter = ',')]
     blocks: Vec<Part>,
+    /// Cut a model of a family of which nothing is known, by what its files say of blocks
+    #[arg(long, requires = "blocks")]
+    structure_only: bool,
     /// What does not exist yet: a directory, or from a .gguf also a .gguf
     #[arg(short, long, value_name = "DIR|FILE")]
     out: PathBuf,
@@ -47,7 +51,10 @@ impl ApplyCommand {
         };
         Place { path: &self.out, option: "-o", example: "other" }.writable()?;
         let spinner = crate::output::spinner(format!("cutting {}", model.display()));
-        let done = in_pool(|| apply(&model, &remove, plan.as_ref(), &self.out, &typed()));
+        let done = in_pool(|| match self.structure_only {
+            true => apply_structure_only(&model, &remove, &self.out, &typed()),
+            false => apply(&model, &remove, plan.as_ref(), &self.out, &typed()),
+        });
         spinner.finish_and_clear();
         let manifest = done?;
         match self.json {
@@ -91,6 +98,15 @@ fn show_manifest(manifest: &Manifest, out: &Path) -> io::Result<()> {
             Part::list(&manifest.silenced)
         )?;
     }
+    for note in &manifest.notes {
+        writeln!(stderr, "note: {note}")?;
+    }
+    if manifest.structure_only {
+        writeln!(
+            stderr,
+            "note: nothing is known of this family, so compare the cut's logits with those of the whole in whatever runs it"
+        )?;
+    }
     if !manifest.exact {
         writeln!(
             stderr,
@@ -120,6 +136,9 @@ fn show_manifest(manifest: &Manifest, out: &Path) -> io::Result<()> {
     }
     writeln!(stderr, "redo: {}", manifest.redo)?;
     writeln!(stderr, "undo: {}", manifest.undo)?;
+    if manifest.structure_only {
+        return Ok(());
+    }
     writeln!(
         stderr,
         "next: hadal prune check {} --original {}",
