@@ -258,11 +258,11 @@ impl Keys<'_> {
         for (key, value) in self.metadata.iter_mut() {
             let own = key.strip_prefix(&prefix);
             let listed = own.is_some_and(|key| !NOT_PER_BLOCK.contains(&key));
+            let listed = listed || BARE_LISTS.contains(&key);
+            let lengths = [map.blocks(), map.blocks() + heads];
             match value {
-                Value::Array(list) if listed || BARE_LISTS.contains(&key) => {
-                    if [map.blocks(), map.blocks() + heads].contains(&list.len()) {
-                        list.retain(|block| block >= map.blocks() || map.stays(block));
-                    }
+                Value::Array(list) if listed && lengths.contains(&list.len()) => {
+                    list.retain(|block| block >= map.blocks() || map.stays(block));
                 }
                 Value::U32(count) if own.is_some_and(|key| COUNTS_OF_FIRST.contains(&key)) => {
                     *count = map.staying_of_first(*count as usize) as u32;
