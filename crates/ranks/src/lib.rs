@@ -15,13 +15,21 @@
 
 mod alone;
 mod error;
+mod job;
+mod launch;
 mod member;
+#[cfg(feature = "mpi")]
+mod mpi;
 pub mod testing;
 mod threads;
 
 pub use alone::Alone;
 pub use error::RankError;
+pub use job::{depart, farewell, job};
+pub use launch::{Launch, launch};
 pub use member::Member;
+#[cfg(feature = "mpi")]
+pub use mpi::{Mpi, Settings};
 pub use threads::{Fault, Threads};
 
 use std::fmt::Debug;
@@ -35,6 +43,11 @@ pub trait Ranks: Debug + Send + Sync {
 
     /// How many there are.
     fn size(&self) -> usize;
+
+    /// How many of them are on this machine, and share its cores.
+    fn here(&self) -> usize {
+        self.size()
+    }
 
     /// Sends `parts[r]` to rank `r`, and returns at once. Parts may have any lengths.
     ///
