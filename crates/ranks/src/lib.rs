@@ -44,11 +44,6 @@ pub trait Ranks: Debug + Send + Sync {
     /// How many there are.
     fn size(&self) -> usize;
 
-    /// How many of them are on this machine, and share its cores.
-    fn here(&self) -> usize {
-        self.size()
-    }
-
     /// Sends `parts[r]` to rank `r`, and returns at once. Parts may have any lengths.
     ///
     /// # Panics

@@ -20,7 +20,6 @@ fn a_rank() {
     let end = match role.as_str() {
         "laws" | "pieces" => {
             hadal_ranks::testing::laws(&mpi);
-            assert_eq!(mpi.here(), mpi.size());
             Ok(())
         }
         role => play(&mpi, role),

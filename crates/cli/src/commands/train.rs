@@ -4,6 +4,7 @@ mod progress;
 mod summary;
 
 use crate::failure::Failure;
+use crate::job;
 use crate::output::{bytes, duration, grouped, scaled, spinner, warn};
 use crate::standard::{stdout, tell};
 use clap::Args;
@@ -90,8 +91,9 @@ pub(crate) struct Train {
 
 impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let ranks = job::join()?;
         // Before anything computes: the first to do so would make another pool.
-        let _ = start_pool(None);
+        let _ = start_pool(job::threads(&*ranks)?);
         let trainer = match &self.resume {
             Some(run) => {
                 let resumed =

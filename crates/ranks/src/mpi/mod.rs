@@ -203,12 +203,6 @@ impl Ranks for Mpi {
         self.size
     }
 
-    fn here(&self) -> usize {
-        let mine = self.shared.member(self.rank).host;
-        let members = self.shared.members.get().map_or(&[][..], Vec::as_slice);
-        members.iter().filter(|member| member.host == mine).count().max(1)
-    }
-
     fn exchange(&self, parts: Vec<Vec<u8>>) -> Result<Box<dyn Exchange>, RankError> {
         assert_eq!(parts.len(), self.size, "one part for each rank");
         let number = self.entered.fetch_add(1, Ordering::Relaxed);
