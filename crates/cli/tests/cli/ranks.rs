@@ -4,7 +4,8 @@ use crate::support::*;
 
 /// A command as the process of this rank among four.
 fn among_four(arguments: &[&str], rank: &str) -> std::process::Output {
-    let mut command = command(arguments);
+    let mut command = command(arguments[0]);
+    command.args(&arguments[1..]);
     command.env("OMPI_COMM_WORLD_SIZE", "4").env("OMPI_COMM_WORLD_RANK", rank);
     command.output().unwrap()
 }
