@@ -156,8 +156,10 @@ fn a_killed_rank_is_named_by_the_launcher() {
     let Some(seen) = run(3, "kill") else { return };
     assert!(seen.code.is_some_and(|code| code != 0), "{}", seen.text);
     assert!(seen.time < Duration::from_secs(20), "{:?}", seen.time);
+    // Open MPI names the rank, MPICH its process and its host.
     let text = seen.text.to_lowercase();
-    assert!(text.contains("rank 1") && text.contains("signal") && text.contains("pid"), "{text}");
+    assert!(text.contains("rank 1") || text.contains(" running at "), "{text}");
+    assert!(text.contains("signal 9") && text.contains("pid"), "{text}");
 }
 
 #[test]
