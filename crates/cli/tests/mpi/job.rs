@@ -69,9 +69,10 @@ pub(crate) fn losses(run: &Path) -> Vec<Value> {
 pub(crate) fn process_of(job: &Child, rank: usize) -> Option<u32> {
     let wanted = format!("OMPI_COMM_WORLD_RANK={rank}");
     let pmi = format!("PMI_RANK={rank}");
-    let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
-        entry.file_name().to_str()?.parse::<u32>().ok()
-    });
+    let processes = fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     processes.into_iter().find(|process| {
         let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
         let is_rank = environment
@@ -90,7 +91,8 @@ fn is_below(process: u32, ancestor: u32) -> bool {
         }
         let stat = fs::read_to_string(format!("/proc/{at}/stat")).unwrap_or_default();
         // Behind the name, which may hold anything: state, parent.
-        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        let parent =
+            stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
         at = parent.unwrap_or(0);
     }
     false
@@ -108,7 +110,8 @@ pub(crate) fn signal_rank(
     let mut child = started(job);
     wait_until(&mut child, || lines(&metrics) >= count);
     let process = process_of(&child, rank).expect("the rank is still at work");
-    let status = Command::new("kill").args([OsStr::new(signal), process.to_string().as_ref()]).status();
+    let status =
+        Command::new("kill").args([OsStr::new(signal), process.to_string().as_ref()]).status();
     assert!(status.unwrap().success());
     ended(child)
 }

@@ -5,12 +5,8 @@ use crate::support::*;
 use std::path::Path;
 
 /// Steps that take a while, and a checkpoint after every second one.
-const LONG: [&str; 4] = [
-    "train.steps=60",
-    "train.accumulate=12",
-    "eval.every_steps=20",
-    "checkpoint.every_steps=2",
-];
+const LONG: [&str; 4] =
+    ["train.steps=60", "train.accumulate=12", "eval.every_steps=20", "checkpoint.every_steps=2"];
 
 /// A run that was not disturbed, to compare with.
 fn whole(directory: &Path) -> std::path::PathBuf {

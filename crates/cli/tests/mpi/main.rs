@@ -31,11 +31,13 @@ fn any_number_of_ranks_ends_with_the_same_bits() {
     let directory = in_memory();
     for (policy, rule) in [("mgr", "muon"), ("prenorm", "adamw")] {
         let whole = directory.path().join(format!("{policy}-1"));
-        let settings = [&SETTINGS[..], &[&format!("optimizer.hidden={rule}")]].concat();
+        let rule = format!("optimizer.hidden={rule}");
+        let settings = [&SETTINGS[..], &[&rule]].concat();
         finish(on_task(&whole, &settings).args(["--residual", policy])).succeeded();
         for ranks in [2, 3] {
             let run = directory.path().join(format!("{policy}-{ranks}"));
-            let ended = finish(&mut mpirun(ranks, on_task(&run, &settings).args(["--residual", policy])));
+            let ended =
+                finish(&mut mpirun(ranks, on_task(&run, &settings).args(["--residual", policy])));
             let ended = ended.succeeded();
             assert!(model(&run) == model(&whole), "{policy} on {ranks} ranks: other weights");
             assert_eq!(losses(&run), losses(&whole), "{policy} on {ranks} ranks");
