@@ -28,10 +28,11 @@ pub(crate) fn rank_name() -> String {
 
 /// Help, the version or what is wrong with the command line, from one process.
 pub(crate) fn say_once(said: &clap::Error) -> ! {
-    if launch().is_none_or(|launch| launch.rank == 0) {
+    let code = said.exit_code();
+    if farewell((code != 0).then_some("")) {
         said.exit();
     }
-    std::process::exit(said.exit_code())
+    std::process::exit(code)
 }
 
 /// Refuses to do the same work several times.

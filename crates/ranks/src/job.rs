@@ -20,10 +20,17 @@ pub fn farewell(words: Option<&str>) -> bool {
     if let Some(mpi) = JOB.get() {
         return mpi.farewell(words);
     }
-    let _ = words;
     // Ranks that do not know each other fail for the same reason.
-    launch().is_none_or(|launched| launched.rank == 0)
+    let speaks = launch().is_none_or(|launched| launched.rank == 0);
+    if !speaks && words.is_some() {
+        // A launcher ends all as soon as one fails.
+        std::thread::sleep(FIRST_WORD);
+    }
+    speaks
 }
+
+/// How long rank 0 has to say why, where ranks do not know each other.
+const FIRST_WORD: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Ends what [`job`] has started, before the process ends with this code. It may end here and now, with all ranks, if one is
 /// lost or goes on.
