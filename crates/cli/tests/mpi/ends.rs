@@ -33,6 +33,6 @@ fn a_full_disk_is_said_once() {
     let directory = in_memory();
     let run = directory.path().join("run");
     let mut command = mpirun(3, &on_task(&run, &crate::SETTINGS));
-    finish(command.env("HADAL_FAULT", "full:write step-000000002")).refused(1, &["step-000000002"]);
+    finish(command.env("HADAL_FAULT", "full:write metrics.jsonl#3")).refused(1, &["metrics.jsonl"]);
     finish(&mut mpirun(2, &resume(&run))).succeeded();
 }
