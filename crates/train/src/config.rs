@@ -2,6 +2,7 @@
 
 use super::layers::ConfigLayers;
 use super::model_section::ModelSection;
+use super::ranks_section::RanksConfig;
 use super::skip::SkipConfig;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use hadal_data::{DataConfig, Preparation};
@@ -57,6 +58,9 @@ pub struct RunConfig {
     /// What to do when numbers stop being numbers.
     #[serde(default)]
     pub failure: FailureConfig,
+    /// How several ranks work together. Left out of files unless it is used, so that older runs can continue.
+    #[serde(default, skip_serializing_if = "RanksConfig::is_default")]
+    pub ranks: RanksConfig,
 }
 
 /// How long and on how much at a time.
@@ -355,6 +359,7 @@ impl RunConfig {
         if let Some(share) = shares.into_iter().find(|share| !(0.0..1.0).contains(share)) {
             return refuse("optimizer momentum", share.to_string(), "it must lie in [0, 1)");
         }
+        self.ranks.check(self)?;
         let data = &self.data;
         let named = [data.train.is_some(), data.text.is_some(), data.generated.is_some()];
         let sources = named.into_iter().filter(|named| *named).count();

@@ -4,11 +4,13 @@ use super::config::OnFailure;
 use super::evaluate::EvaluateError;
 use super::folder::RunFolderError;
 use super::state::StateError;
+use super::team::Elsewhere;
 use hadal_data::FeedError;
 use hadal_files::FileError;
 use hadal_model::{
     CheckpointError, ConfigError, GenerateError, PassError, SamplingError, TokenizerError,
 };
+use hadal_ranks::{Member, RankError};
 use std::path::{Path, PathBuf};
 
 /// Why a run cannot start or continue.
@@ -76,9 +78,42 @@ pub enum TrainError {
     /// The settings are not those of the model to continue from.
     #[error("{} has {found}, but the settings say {wanted}; leave [model] and the policy out, they come from the model", path.display())]
     OtherModel { path: PathBuf, found: String, wanted: String },
+    /// Another rank ended the run.
+    #[error(transparent)]
+    Elsewhere(Elsewhere),
+    /// A rank is lost.
+    #[error(
+        "{0}; the last checkpoint is whole: go on with `hadal train --resume`, on any number of ranks"
+    )]
+    Ranks(#[from] RankError),
+    /// A rank sent what another program would send.
+    #[error("{0} sent what cannot be read; start the same program on all ranks")]
+    Garbled(Member),
+    /// Ranks do not work with the same settings, data, program or form of the kernels.
+    #[error("{}, unlike {first}; start all ranks with the same settings, data and program", strangers.join("; "))]
+    Strangers { first: Member, strangers: Vec<String> },
+    /// Ranks would have nothing to do.
+    #[error("{ranks} ranks share the passes of a step, but train.accumulate is {passes}; {}", more_passes(*ranks, *passes, *batch))]
+    TooManyRanks { ranks: usize, passes: usize, batch: usize },
+    /// A run whose course depends on the number of ranks would go on with another number.
+    #[error(
+        "the run was made by {then} ranks that make steps by themselves (ranks.local_steps), and there are {now}; start {then}"
+    )]
+    OtherRanks { then: usize, now: usize },
     /// The loss or the gradient is not finite.
     #[error("step {step}: the {problem}; parameters are untouched{}; {}", evidence(dump.as_deref()), advice(*on_failure))]
     NotFinite { step: u64, problem: String, dump: Option<PathBuf>, on_failure: OnFailure },
+}
+
+fn more_passes(ranks: usize, passes: usize, batch: usize) -> String {
+    let sequences = passes * batch;
+    match sequences.is_multiple_of(ranks) {
+        true => format!(
+            "start at most {passes}, or set train.accumulate={ranks} and train.batch={}, which is as many sequences",
+            sequences / ranks
+        ),
+        false => format!("start at most {passes}, or set train.accumulate={ranks}"),
+    }
 }
 
 fn evidence(dump: Option<&Path>) -> String {
@@ -110,11 +145,24 @@ impl TrainError {
                 | Self::FeedOf { .. }
                 | Self::Folder(_)
                 | Self::OtherModel { .. }
-        )
+                | Self::Strangers { .. }
+                | Self::TooManyRanks { .. }
+                | Self::OtherRanks { .. }
+        ) || matches!(self, Self::Elsewhere(other) if other.usage)
+    }
+
+    /// Whether this rank says it, where several ranks end with it: rank 0 speaks for all, as long as it is there.
+    pub fn is_said_by(&self, rank: usize) -> bool {
+        let leader_is_lost = match self {
+            Self::Ranks(RankError::Lost { member, .. }) | Self::Garbled(member) => member.rank == 0,
+            _ => false,
+        };
+        rank == 0 || leader_is_lost
     }
 
     /// Whether the run's numbers are no longer finite: a finding about its settings, and nothing that broke.
     pub fn is_divergence(&self) -> bool {
         matches!(self, Self::NotFinite { .. })
+            || matches!(self, Self::Elsewhere(other) if other.divergence)
     }
 }

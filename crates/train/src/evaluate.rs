@@ -4,6 +4,7 @@ use super::quality::{likeliest, scalar};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_model::{Decoder, PassError, Variant, masked_cross_entropy};
 use serde::Serialize;
+use std::ops::Range;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -23,35 +24,65 @@ pub struct Evaluation {
     pub exact_match: Option<f64>,
 }
 
-/// Measures a model without autodiff on the first `batches` held-out batches.
-pub(crate) fn evaluate(
+/// What was measured of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Measured {
+    /// Mean cross-entropy in nats.
+    pub(crate) loss: f64,
+    /// Right answers and all answers.
+    pub(crate) positions: (usize, usize),
+    /// Sequences whose answers are all right, and all sequences.
+    pub(crate) sequences: (usize, usize),
+}
+
+/// Measures a model without autodiff on some of the held-out batches.
+pub(crate) fn measure(
     decoder: &Decoder,
     variant: Variant,
     feed: &Feed,
-    batches: usize,
+    batches: Range<usize>,
     batch: usize,
-) -> Result<Evaluation, EvaluateError> {
-    let mut total = 0.0;
-    let mut answers = Answers::default();
-    for i in 0..batches {
+) -> Result<Vec<Measured>, EvaluateError> {
+    let one = |i: usize| -> Result<Measured, EvaluateError> {
         let held_out = feed.held_out((i * batch) as u64, batch)?;
         let logits = decoder.logits(&held_out.input, variant.pass())?;
+        let mut measured = Measured::default();
         if !held_out.scored.is_empty() {
             let likeliest = likeliest(logits.clone()).map_err(PassError::from)?;
-            answers.count(&likeliest, &held_out);
+            measured.count(&likeliest, &held_out);
         }
         let loss = masked_cross_entropy(logits, &held_out.target, &held_out.scored);
-        total += scalar(&loss).map_err(PassError::from)?;
+        measured.loss = scalar(&loss).map_err(PassError::from)?;
+        Ok(measured)
+    };
+    batches.map(one).collect()
+}
+
+impl Evaluation {
+    /// Of all batches, in order.
+    pub(crate) fn of(measured: &[Measured], feed: &Feed) -> Self {
+        let mut total = 0.0;
+        let mut all = Measured::default();
+        for batch in measured {
+            total += batch.loss;
+            for (sum, more) in
+                [(&mut all.positions, batch.positions), (&mut all.sequences, batch.sequences)]
+            {
+                *sum = (sum.0 + more.0, sum.1 + more.1);
+            }
+        }
+        let loss = total / measured.len() as f64;
+        let share = |(right, all): (usize, usize)| (all > 0).then(|| right as f64 / all as f64);
+        Self {
+            loss,
+            perplexity: loss.exp(),
+            bits_per_byte: feed
+                .bytes_per_token()
+                .map(|bytes| loss / std::f64::consts::LN_2 / bytes),
+            accuracy: share(all.positions),
+            exact_match: share(all.sequences),
+        }
     }
-    let loss = total / batches as f64;
-    let share = |(right, all): (usize, usize)| (all > 0).then(|| right as f64 / all as f64);
-    Ok(Evaluation {
-        loss,
-        perplexity: loss.exp(),
-        bits_per_byte: feed.bytes_per_token().map(|bytes| loss / std::f64::consts::LN_2 / bytes),
-        accuracy: share(answers.positions),
-        exact_match: share(answers.sequences),
-    })
 }
 
 /// Why nothing was measured.
@@ -65,14 +96,7 @@ pub enum EvaluateError {
     Pass(#[from] PassError),
 }
 
-/// Right answers and all answers.
-#[derive(Default)]
-struct Answers {
-    positions: (usize, usize),
-    sequences: (usize, usize),
-}
-
-impl Answers {
+impl Measured {
     fn count(&mut self, likeliest: &[u32], batch: &Batch) {
         let time = batch.target.time();
         for row in 0..batch.target.batch() {

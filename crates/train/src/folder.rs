@@ -24,7 +24,8 @@ use std::time::Duration;
 pub(crate) struct RunFolder {
     path: PathBuf,
     settings: String,
-    _lock: File,
+    /// `None` on a rank that writes nothing.
+    _lock: Option<File>,
 }
 
 /// Why a folder cannot be used.
@@ -86,7 +87,7 @@ impl RunFolder {
         let settings = toml::to_string(config).map_err(|error| {
             file_error(Action::Write, &path.join(CONFIG))(io::Error::other(error))
         })?;
-        let folder = Self { path: path.into(), settings, _lock: lock };
+        let folder = Self { path: path.into(), settings, _lock: Some(lock) };
         folder.write(Provenance::FILE, &about_this_run(path, config)?)?;
         if !companions.is_empty() {
             create_directory(&path.join(COMPANIONS))?;
@@ -108,7 +109,12 @@ impl RunFolder {
         let lock = lock(path)?;
         let settings = read_text(&file)?;
         let config = RunConfig::parse(&settings, &file.display().to_string())?;
-        Ok((Self { path: path.into(), settings, _lock: lock }, config))
+        Ok((Self { path: path.into(), settings, _lock: Some(lock) }, config))
+    }
+
+    /// The folder of a run in which another rank writes. It need not exist here.
+    pub(crate) fn of_another_rank(path: &Path, settings: String) -> Self {
+        Self { path: path.into(), settings, _lock: None }
     }
 
     /// Names and contents of what goes along with the model that the run began with.

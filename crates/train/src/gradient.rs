@@ -24,20 +24,3 @@ pub(crate) fn loss_and_gradient(
 pub fn gradients(decoder: &Decoder, loss: Tensor<1>) -> Gradients {
     decoder.gradients(loss.backward()).into_iter().collect()
 }
-
-/// `sum += more / parts`, where `sum` may still be empty.
-pub(crate) fn accumulate(sum: &mut Gradients, more: Gradients, parts: usize) {
-    if parts == 1 {
-        *sum = more;
-        return;
-    }
-    let share = 1.0 / parts as f32;
-    for (name, values) in more {
-        match sum.get_mut(&name) {
-            Some(total) => total.iter_mut().zip(values).for_each(|(t, v)| *t += share * v),
-            None => {
-                sum.insert(name, values.into_iter().map(|v| share * v).collect());
-            }
-        }
-    }
-}

@@ -140,6 +140,7 @@ mod tests {
             skip_rate: None,
             skip_target: None,
             skip_threshold: None,
+            communication: None,
         };
         assert_eq!(
             line(&Metric::Train(point)),

@@ -27,6 +27,8 @@ pub struct StepReport {
     pub flops: u64,
     /// How skipping went, if there is any.
     pub skip: Option<SkipReport>,
+    /// Time that was spent with other ranks, if there are any: sending, waiting, adding up.
+    pub communication: Option<Duration>,
     /// Time it took.
     pub time: Duration,
 }

@@ -7,7 +7,7 @@
 use super::memory::peak_rss_mb;
 use super::metrics;
 use hadal_files::{FileError, pretty_json, read_text_at_most, write_whole};
-use hadal_report::run::Outcome;
+use hadal_report::run::{Outcome, StepPoint};
 use hadal_report::statistics::median;
 use std::path::Path;
 
@@ -57,11 +57,22 @@ pub(super) fn write_outcome(
         peak_rss_mb: peak(folder),
         // Some of the work is not all of it.
         training_flops: if points.len() as u64 == steps_done { flops() } else { None },
+        communication: communication(&points, tokens_per_step),
     };
     let path = folder.join(OUTCOME);
     let written = pretty_json(&path, &outcome).and_then(|text| write_whole(&path, text + "\n"));
     warnings.extend(written.and_then(|()| note_peak(folder)).err().map(|error| error.to_string()));
     warnings
+}
+
+/// The share of the time that was spent with other ranks, over the steps that several ranks made.
+pub(super) fn communication(points: &[StepPoint], tokens_per_step: u64) -> Option<f64> {
+    let divided = points.iter().filter_map(|step| {
+        Some((step.communication?, tokens_per_step as f64 / step.tokens_per_second?))
+    });
+    let (with_others, all) =
+        divided.fold((0.0, 0.0), |sum, (share, time)| (sum.0 + share * time, sum.1 + time));
+    (all > 0.0).then(|| with_others / all)
 }
 
 #[cfg(test)]
@@ -94,6 +105,7 @@ mod tests {
             tokens_per_second: 100.0,
             peak_rss_mb: 1e9,
             training_flops: Some(21_006.0),
+            communication: None,
         };
         assert_eq!(outcome, expected);
         // A run that an older version began was not counted from its start.

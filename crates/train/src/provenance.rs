@@ -74,6 +74,11 @@ pub enum ResumedError {
     File(#[from] FileError),
 }
 
+/// This program in words.
+pub(crate) fn build() -> String {
+    here().build()
+}
+
 /// This program, and how it computes.
 fn here() -> Provenance {
     Provenance {

@@ -34,6 +34,9 @@ pub(crate) struct State {
     /// The state of skipping, from the first step on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<SkipState>,
+    /// Ranks that made the run, where its course depends on their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<usize>,
     /// Bytes of each log that belong to this state: what a killed run wrote later is cut off.
     pub logs: BTreeMap<String, u64>,
     /// The blake3 of those bytes, so that a changed log is noticed. Older versions did not write it.
@@ -167,7 +170,7 @@ pub(crate) fn restore(
     let mut means = Vec::new();
     for (name, slot) in optimizer.slots() {
         values.insert(name.clone(), stored("w", name, slot.first.len())?);
-        for (prefix, mean) in [("m", &slot.first), ("v", &slot.second)] {
+        for (prefix, mean) in [("m", &slot.first), ("v", &slot.second), ("o", &slot.outer)] {
             means.push(match mean.is_empty() {
                 true => Vec::new(),
                 false => stored(prefix, name, mean.len())?,
@@ -178,6 +181,7 @@ pub(crate) fn restore(
     for slot in optimizer.slots_mut().values_mut() {
         slot.first = means.next().unwrap_or_default();
         slot.second = means.next().unwrap_or_default();
+        slot.outer = means.next().unwrap_or_default();
     }
     decoder.change_parameters(|name, elements| {
         if let Some(values) = values.get(name) {

@@ -2,6 +2,8 @@
 
 mod course;
 mod finish;
+mod join;
+mod local;
 mod look;
 mod recover;
 mod resume;
@@ -13,16 +15,17 @@ use super::config::RunConfig;
 use super::error::TrainError;
 use super::fingerprint::fingerprint;
 use super::folder::RunFolder;
-use super::gradient::{Gradients, accumulate, loss_and_gradient};
+use super::gradient::loss_and_gradient;
 use super::metrics::Logs;
 use super::observer::{Finished, Observer, StepReport, Unobserved};
 use super::skip::Skipper;
 use super::start;
 use super::state::State;
-use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
+use super::team::{self, Division, Seen, Sums, Team};
+use crate::optim::{Optimizer, Schedule, clip_norm, project, squares};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_files::FileError;
-use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, companions};
+use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, companions};
 use hadal_report::run::{Metric, StepPoint};
 use hadal_residual::StepMode;
 use std::collections::BTreeSet;
@@ -42,7 +45,17 @@ pub struct Trainer {
     skipper: Option<Skipper>,
     state: State,
     folder: RunFolder,
-    logs: Logs,
+    /// `None` on a rank that writes nothing.
+    logs: Option<Logs>,
+    /// The ranks of the run, and what belongs to which of them.
+    team: Team,
+    division: Division,
+    /// Where ranks make steps by themselves.
+    round: Option<local::Round>,
+    /// Whether some rank was asked to stop.
+    stopping: bool,
+    /// Whether a checkpoint is due by the clock.
+    clock: bool,
     warnings: Vec<String>,
     last_saved: Instant,
     /// The step whose checkpoint this process has written or read, so that it is known to be whole.
@@ -62,7 +75,7 @@ impl Trainer {
         let companions = config.from.as_deref().map(companions).transpose()?.unwrap_or_default();
         let folder = RunFolder::create(out, &config, &companions)?;
         project(&mut decoder);
-        let optimizer = Optimizer::new(&config.optimizer, &decoder);
+        let optimizer = optimizer(&config, &decoder);
         let state = first_state(&folder, &feed)?;
         let mut trainer = Self::assemble(config, feed, decoder, optimizer, state, folder)?;
         // The start is worth keeping until there is something better: other runs can begin from the same parameters,
@@ -80,6 +93,19 @@ impl Trainer {
         folder: RunFolder,
     ) -> Result<Self, TrainError> {
         let (logs, warnings) = Logs::open(folder.path(), &state).map_err(TrainError::Logs)?;
+        let trainer = Self::without_logs(config, feed, decoder, optimizer, state, folder)?;
+        Ok(Self { logs: Some(logs), warnings, ..trainer })
+    }
+
+    /// A rank that writes nothing.
+    fn without_logs(
+        config: RunConfig,
+        feed: Feed,
+        decoder: Decoder,
+        optimizer: Optimizer,
+        state: State,
+        folder: RunFolder,
+    ) -> Result<Self, TrainError> {
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
         let tokenizer = feed.tokenizer_file().map(|file| hadal_files::read(&file)).transpose();
@@ -93,8 +119,13 @@ impl Trainer {
             schedule,
             state,
             folder,
-            logs,
-            warnings,
+            logs: None,
+            division: Division::default(),
+            team: Team::alone(),
+            round: None,
+            stopping: false,
+            clock: false,
+            warnings: Vec::new(),
             last_saved: Instant::now(),
             known: None,
             stubborn: BTreeSet::new(),
@@ -131,25 +162,55 @@ impl Trainer {
         self.folder.path()
     }
 
+    /// Whether this is the rank that writes and reports: the only one, or the first of several.
+    pub fn leads(&self) -> bool {
+        self.team.leads()
+    }
+
     /// What had to be mended before the run could start or go on, for whoever started it.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
     /// Trains to the end, or until `stop` is set.
+    ///
+    /// Where there are several ranks, all of them call this, and one that is asked to stop is enough. Only rank 0 reports
+    /// to its observer.
     pub fn run(
         &mut self,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Finished, TrainError> {
+        let mut silent = Unobserved;
+        let observer = if self.team.leads() { observer } else { &mut silent };
+        let finished = self.train(observer, stop);
+        if let Err(error) = &finished {
+            self.team.fail(error);
+        }
+        finished
+    }
+
+    fn train(
+        &mut self,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<Finished, TrainError> {
+        self.check_ranks()?;
         let steps = self.steps();
+        let asked = Seen { stop: stop.load(Ordering::Relaxed), ..Seen::default() };
+        self.stopping = asked.together(&mut self.team)?.stop;
         while self.state.step < steps {
-            if stop.load(Ordering::Relaxed) {
+            if self.is_stopping(stop) {
                 self.checkpoint(observer)?;
+                self.team.part()?;
                 return Ok(Finished::Interrupted { step: self.state.step });
             }
             self.measure_start(observer)?;
-            let Some(report) = self.one_step(observer, stop)? else { continue };
+            let report = match self.is_local() {
+                true => Some(self.local_step(stop)?),
+                false => self.one_step(observer, stop)?,
+            };
+            let Some(report) = report else { continue };
             observer.stepped(&report);
             self.record_step(&report)?;
             let mut better = false;
@@ -157,23 +218,42 @@ impl Trainer {
                 self.evaluate(observer)?;
                 better = self.state.best.is_some_and(|(_, best)| best == self.state.step);
             }
-            if due(self.config.diagnose.every_steps, self.state.step) {
+            if due(self.config.diagnose.every_steps, self.state.step) && self.team.leads() {
                 self.diagnose(observer);
             }
-            if due(self.config.sample.every_steps, self.state.step) {
+            if due(self.config.sample.every_steps, self.state.step) && self.team.leads() {
                 self.sample(observer);
             }
-            let minutes = self.last_saved.elapsed().as_secs_f64() / 60.0;
-            let every_minutes = self.config.checkpoint.every_minutes;
             // After everything else in this step: a run that resumes from here repeats none of it.
             if better
                 || due(self.config.checkpoint.every_steps, self.state.step)
-                || (every_minutes > 0.0 && minutes >= every_minutes)
+                || self.is_due_by_clock()
             {
                 self.checkpoint(observer)?;
             }
         }
         self.finish(observer)
+    }
+
+    /// Whether to stop: what all ranks know, not what one of them has heard since.
+    fn is_stopping(&self, stop: &AtomicBool) -> bool {
+        self.stopping || self.is_alone() && stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is time for a checkpoint: the clock of rank 0 counts.
+    fn is_due_by_clock(&self) -> bool {
+        if self.is_alone() { self.minutes_are_over() } else { self.clock }
+    }
+
+    /// Whether nothing has to be decided together.
+    fn is_alone(&self) -> bool {
+        self.team.is_alone() && !self.is_local()
+    }
+
+    fn minutes_are_over(&self) -> bool {
+        let minutes = self.last_saved.elapsed().as_secs_f64() / 60.0;
+        let every_minutes = self.config.checkpoint.every_minutes;
+        every_minutes > 0.0 && minutes >= every_minutes
     }
 
     /// One optimiser step; `None` if it was interrupted, left out or taken back.
@@ -183,39 +263,46 @@ impl Trainer {
         stop: &AtomicBool,
     ) -> Result<Option<StepReport>, TrainError> {
         let started = Instant::now();
+        self.team.take_spent();
         let step = self.state.step;
         let mode = self.prepare()?;
         let (memory, precision) = (self.config.memory.memory(), self.config.train.precision);
         let parts = self.config.train.accumulate;
-        let mut gradients = Gradients::new();
-        let mut batches = Vec::new();
-        let mut loss = 0.0;
-        let mut tally = Tally::default();
-        for part in 0..parts {
-            // Half a window changes nothing: the resumed run makes the whole step.
-            if stop.load(Ordering::Relaxed) {
+        let mut sums = Sums::new(&self.team, &self.division, parts, self.config.ranks.wire);
+        let mut seen = Seen::default();
+        for part in sums.range() {
+            // Half a window changes nothing: the resumed run makes the whole step. Others would wait for it.
+            if self.is_stopping(stop) {
                 return Ok(None);
             }
             let batch = self.batch(step, part)?;
-            let tally = Some(&mut tally);
+            let tally = Some(&mut seen.tally);
             let pass = Pass { mode: &mode, memory, precision, tally, ..Pass::default() };
             let (value, more) = loss_and_gradient(&self.decoder, &batch, pass)?;
-            loss += value / parts as f64;
-            accumulate(&mut gradients, more, parts);
-            batches.push(batch);
+            seen.losses.push(value / parts as f64);
+            sums.add(&mut self.team, &self.division, part, more)?;
         }
-        let norm = global_norm(&gradients);
+        let mut gradients = sums.finish(&mut self.team, &self.division)?;
+        seen.squares = squares(&gradients);
+        (seen.stop, seen.due) = (stop.load(Ordering::Relaxed), self.minutes_are_over());
+        let seen = seen.together(&mut self.team)?;
+        self.stopping |= seen.stop && !self.team.is_alone();
+        self.clock = seen.due;
+        let (loss, norm) = (seen.loss(), seen.norm());
         if !(loss.is_finite() && norm.is_finite()) {
             let problem = format!("loss is {loss} and the gradient's norm {norm}");
-            self.recover(&problem, &batches, observer)?;
+            self.recover(&problem, observer)?;
             return Ok(None);
         }
         clip_norm(&mut gradients, norm, self.config.optimizer.clip);
         let rate = self.schedule.rate(step);
         self.optimizer.step(&mut self.decoder, &gradients, step, rate);
+        drop(gradients);
+        team::parameters(&mut self.team, &self.division, &mut self.decoder)?;
         let skip = self.skipper.as_ref().zip(self.state.skip.as_mut());
-        let skip = skip.map(|(skipper, state)| skipper.learn(state, step, &tally));
+        let skip = skip.map(|(skipper, state)| skipper.learn(state, step, &seen.tally));
         self.state.step += 1;
+        let communication = self.team.take_spent();
         Ok(Some(StepReport {
             step: self.state.step,
             steps: self.steps(),
@@ -224,8 +311,9 @@ impl Trainer {
             rate,
             tokens: self.tokens_per_step(),
             // The backward pass costs twice the forward pass.
-            flops: 3 * tally.cost(self.decoder.config()),
+            flops: 3 * seen.tally.cost(self.decoder.config()),
             skip,
+            communication: (!self.team.is_alone()).then_some(communication),
             time: started.elapsed(),
         }))
     }
@@ -268,6 +356,7 @@ impl Trainer {
             skip_rate: report.skip.map(|skip| skip.rate),
             skip_target: report.skip.map(|skip| skip.target),
             skip_threshold: report.skip.map(|skip| skip.threshold),
+            communication: report.communication.map(|time| time.as_secs_f64() / seconds),
         };
         self.logged(|logs| logs.record(report.step, &Metric::Train(point)))
     }
@@ -276,13 +365,19 @@ impl Trainer {
         &mut self,
         write: impl FnOnce(&mut Logs) -> Result<(), FileError>,
     ) -> Result<(), TrainError> {
-        write(&mut self.logs).map_err(TrainError::Logs)
+        self.logs.as_mut().map_or(Ok(()), write).map_err(TrainError::Logs)
     }
 }
 
 fn first_state(folder: &RunFolder, feed: &Feed) -> Result<State, TrainError> {
     let (config, data) = (fingerprint(folder.settings())?, feed.fingerprint()?);
     Ok(State { config, data, ..State::default() })
+}
+
+/// What a run remembers of its parameters.
+fn optimizer(config: &RunConfig, decoder: &Decoder) -> Optimizer {
+    let optimizer = Optimizer::new(&config.optimizer, decoder);
+    if config.ranks.local_steps > 0 { optimizer.with_outer() } else { optimizer }
 }
 
 fn due(every: u64, step: u64) -> bool {

@@ -203,6 +203,9 @@ fn train(mut trainer: Trainer, folder: Option<PathBuf>, leash: bool) -> Result<E
             if let Some((from, to)) = course.losses {
                 tell(&format!("training loss {from:.4} -> {to:.4}"));
             }
+            if let Some(share) = course.communication {
+                tell(&format!("{:.1} % of the time was spent with other ranks", 100.0 * share));
+            }
             writeln!(stdout(), "{}", describe(&evaluation))?;
             if let Some(text) = healed(&course, &evaluation) {
                 tell(&text);

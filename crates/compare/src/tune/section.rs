@@ -287,7 +287,7 @@ fn check(axis: &Axis, within: &str, around: &Around<'_>) -> Result<(), CompareEr
                 "holds {key}, which would give variants other amounts of data; write it for all of them, or iso_flop = true"
             ));
         }
-        "seed" | "residual" | "from" | "model" | "data" | "eval" | "train" => {
+        "seed" | "residual" | "from" | "model" | "data" | "eval" | "train" | "ranks" => {
             return refuse(format!(
                 "holds {key}, which is the suite's: it decides what is compared; tune lr_scale, or keys of {}",
                 OPEN.join(", ")

@@ -30,6 +30,9 @@ pub struct StepPoint {
     /// The mean of all thresholds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip_threshold: Option<f64>,
+    /// Share of the step's time that was spent with other ranks, if there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communication: Option<f64>,
 }
 
 /// One evaluation.
@@ -92,6 +95,9 @@ pub struct Outcome {
     /// FLOPs of all steps of training, forward and backward, as counted; older runs did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training_flops: Option<f64>,
+    /// Share of the time that was spent with other ranks, if there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communication: Option<f64>,
 }
 
 impl Outcome {

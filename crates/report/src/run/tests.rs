@@ -22,6 +22,7 @@ fn write_outcome(folder: &Path) {
         tokens_per_second: 16.0,
         peak_rss_mb: 1.0,
         training_flops: None,
+        communication: None,
     };
     fs::write(folder.join(Outcome::FILE), serde_json::to_string(&outcome).unwrap()).unwrap();
     let files = [METRICS, Outcome::FILE, "config.toml"];

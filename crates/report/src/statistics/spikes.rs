@@ -135,6 +135,7 @@ mod tests {
             skip_rate: None,
             skip_target: None,
             skip_threshold: None,
+            communication: None,
         }
     }
 

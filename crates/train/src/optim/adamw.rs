@@ -59,7 +59,13 @@ mod tests {
 
     fn slot(len: usize) -> Slot {
         let zeros = vec![0.0; len];
-        Slot { shape: vec![len], first: zeros.clone(), second: zeros, group: Group::Decayed }
+        Slot {
+            shape: vec![len],
+            first: zeros.clone(),
+            second: zeros,
+            outer: Vec::new(),
+            group: Group::Decayed,
+        }
     }
 
     #[test]

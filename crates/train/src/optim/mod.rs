@@ -69,7 +69,15 @@ pub struct Slot {
     pub first: Vec<f32>,
     /// Running mean of squared gradients; empty under Muon.
     pub second: Vec<f32>,
+    /// Momentum of outer steps, where ranks make steps by themselves; else empty.
+    pub outer: Vec<f32>,
     group: Group,
+}
+
+impl Slot {
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 /// How all parameters of a model move.
@@ -77,6 +85,8 @@ pub struct Slot {
 pub struct Optimizer {
     config: OptimizerConfig,
     slots: BTreeMap<String, Slot>,
+    /// Whether there are outer steps.
+    outer: bool,
 }
 
 impl Optimizer {
@@ -94,12 +104,13 @@ impl Optimizer {
                     shape: shape.clone(),
                     first: vec![0.0; len],
                     second: vec![0.0; second],
+                    outer: Vec::new(),
                     group,
                 };
                 (name.clone(), slot)
             })
             .collect();
-        Self { config: config.clone(), slots }
+        Self { config: config.clone(), slots, outer: false }
     }
 
     /// What is remembered of each parameter, by name.
@@ -110,6 +121,35 @@ impl Optimizer {
     /// What is remembered of each parameter, by name, to restore a saved state.
     pub fn slots_mut(&mut self) -> &mut BTreeMap<String, Slot> {
         &mut self.slots
+    }
+
+    /// Has momentum for outer steps.
+    pub(crate) fn with_outer(mut self) -> Self {
+        self.slots.values_mut().for_each(|slot| slot.outer = vec![0.0; slot.elements()]);
+        self.outer = true;
+        self
+    }
+
+    /// Forgets what others remember: means, and momentum of outer steps.
+    pub(crate) fn keep(&mut self, means: impl Fn(&str) -> bool, outer: impl Fn(&str) -> bool) {
+        for (name, slot) in &mut self.slots {
+            if !means(name) {
+                (slot.first, slot.second) = (Vec::new(), Vec::new());
+            }
+            if !outer(name) {
+                slot.outer = Vec::new();
+            }
+        }
+    }
+
+    /// Makes room again for what was forgotten.
+    pub(crate) fn complete(&mut self) {
+        for slot in self.slots.values_mut() {
+            let length = slot.elements();
+            slot.first.resize(length, 0.0);
+            slot.second.resize(if slot.group == Group::Muon { 0 } else { length }, 0.0);
+            slot.outer.resize(if self.outer { length } else { 0 }, 0.0);
+        }
     }
 
     /// Moves the parameters of a model one step. `step` counts from 0, `rate` is the schedule's factor
@@ -164,7 +204,12 @@ pub fn project(decoder: &mut Decoder) {
 
 /// The norm of the whole gradient, summed in f64.
 pub fn global_norm(gradients: &BTreeMap<String, Vec<f32>>) -> f64 {
-    gradients.values().map(|gradient| square_sum(gradient)).sum::<f64>().sqrt()
+    squares(gradients).into_values().sum::<f64>().sqrt()
+}
+
+/// The sum of squares of each gradient, in f64.
+pub(crate) fn squares(gradients: &BTreeMap<String, Vec<f32>>) -> BTreeMap<String, f64> {
+    gradients.iter().map(|(name, gradient)| (name.clone(), square_sum(gradient))).collect()
 }
 
 /// Scales the whole gradient down to a norm of at most `clip`.

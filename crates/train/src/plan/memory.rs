@@ -48,6 +48,8 @@ pub enum Phase {
     Optimiser,
     /// Held-out loss is measured.
     Evaluation,
+    /// The first of several devices has everything that is saved.
+    Checkpoint,
 }
 
 impl DeviceMemory {
@@ -81,8 +83,10 @@ impl Counted {
         let all = self.parameters.iter().fold(0u64, |sum, p| sum.saturating_add(p.elements()));
         let sequences = usize::try_from(passes.batch).unwrap_or(usize::MAX);
         let pass = self.unmade.pass_memory(self.job.memory, sequences, self.job.seq_len);
-        // Sums of several passes, of what the device owns.
-        let sums = if passes.count > 1 || devices > 1 { bytes(owners.elements) } else { 0 };
+        // Sums of the subtrees that are known while the last pass goes on, and those of what the device owns.
+        let levels = u64::from(passes.count.max(1).ilog2());
+        let own = if devices > 1 { bytes(owners.elements) } else { 0 };
+        let sums = bytes(all).saturating_mul(levels).saturating_add(own);
         let always = DeviceMemory {
             weights: bytes(all),
             optimiser: bytes(owners.slots),
@@ -97,9 +101,11 @@ impl Counted {
             fullest: Phase::Pass,
             ..always
         };
+        // Several devices have gradients of what they own, and all parameters on their way.
+        let moved = if devices > 1 { all } else { 0 };
         let in_optimiser = DeviceMemory {
-            gradients: bytes(all).max(sums),
-            working: bytes(self.muon_room()),
+            gradients: bytes(owners.elements),
+            working: bytes(self.muon_room().max(moved)),
             fullest: Phase::Optimiser,
             ..always
         };
@@ -111,7 +117,12 @@ impl Counted {
             fullest: Phase::Evaluation,
             ..always
         };
-        let others = [in_evaluation, in_optimiser].into_iter();
+        // The first device saves what all of them remember.
+        let remembered = self.owners(1).slots;
+        let in_checkpoint =
+            DeviceMemory { optimiser: bytes(remembered), fullest: Phase::Checkpoint, ..always };
+        let saving = (devices > 1).then_some(in_checkpoint);
+        let others = [in_evaluation, in_optimiser].into_iter().chain(saving);
         let fullest = others.chain([in_pass]).max_by_key(DeviceMemory::live).unwrap_or(in_pass);
         [in_pass, fullest].map(DeviceMemory::with_allocator)
     }

@@ -129,12 +129,6 @@ impl Parameter {
     fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |product: u64, &length| product.saturating_mul(length as u64))
     }
-
-    /// Floats that the optimiser remembers of it.
-    fn slots(&self) -> u64 {
-        let each = if self.group == Group::Muon { 1 } else { 2 };
-        self.elements().saturating_mul(each)
-    }
 }
 
 impl Counted {

@@ -1,46 +1,41 @@
-//! Who owns which parameter.
+//! What the fullest owner has. The trainer gives parameters to the same owners.
 
 use super::{Counted, Parameter};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use crate::team::{Load, owners};
 
-/// The largest share that an owner has, in floats.
+/// The largest share that an owner has, of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// What it remembers of the parameters that it owns.
+    /// Floats that it remembers of the parameters that it owns.
     pub slots: u64,
-    /// The parameters themselves.
+    /// Floats of the parameters themselves.
     pub elements: u64,
+    /// Floating-point operations of Muon's products.
+    pub flops: u64,
 }
 
 impl Counted {
-    /// Whole parameters go to owners, the largest first, each to the one that holds least so far.
+    /// Of so many devices.
     pub(super) fn owners(&self, devices: u64) -> Owners {
-        let mut sorted: Vec<&Parameter> = self.parameters.iter().collect();
-        sorted.sort_by_key(|parameter| Reverse(parameter.slots()));
-        let all = Owners {
-            slots: sorted.iter().fold(0, |sum, parameter| sum.saturating_add(parameter.slots())),
-            elements: sorted
-                .iter()
-                .fold(0, |sum, parameter| sum.saturating_add(parameter.elements())),
+        let load = |parameter: &Parameter| {
+            let Parameter { shape, group } = parameter;
+            Load::of(*group, parameter.elements(), shape, self.job.muon_steps)
         };
-        if devices <= 1 {
-            return all;
+        let loads: Vec<Load> = self.parameters.iter().map(load).collect();
+        let owners = owners(&loads, devices);
+        let count = owners.iter().max().map_or(0, |last| last + 1);
+        let mut sums = vec![Owners::default(); usize::try_from(count).unwrap_or_default()];
+        for ((parameter, load), owner) in self.parameters.iter().zip(&loads).zip(owners) {
+            let sum = &mut sums[owner as usize];
+            sum.slots = sum.slots.saturating_add(load.slots);
+            sum.elements = sum.elements.saturating_add(parameter.elements());
+            sum.flops = sum.flops.saturating_add(load.flops);
         }
-        // Owners without anything do not count.
-        let count = devices.min(sorted.len() as u64);
-        let mut loads: BinaryHeap<Reverse<(u64, u64)>> =
-            (0..count).map(|_| Reverse((0, 0))).collect();
-        for parameter in sorted {
-            let Some(Reverse((slots, elements))) = loads.pop() else { break };
-            loads.push(Reverse((
-                slots.saturating_add(parameter.slots()),
-                elements.saturating_add(parameter.elements()),
-            )));
+        let most = |part: fn(&Owners) -> u64| sums.iter().map(part).max().unwrap_or_default();
+        Owners {
+            slots: most(|owner| owner.slots),
+            elements: most(|owner| owner.elements),
+            flops: most(|owner| owner.flops),
         }
-        let most = |part: fn(&(u64, u64)) -> u64| {
-            loads.iter().map(|Reverse(load)| part(load)).max().unwrap_or_default()
-        };
-        Owners { slots: most(|load| load.0), elements: most(|load| load.1) }
     }
 }

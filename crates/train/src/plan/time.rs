@@ -1,7 +1,6 @@
 //! How long a step takes, from rates that are given.
 
 use super::{Counted, Machine, Owners, Traffic};
-use crate::optim::Group;
 use serde::Serialize;
 
 /// Seconds of a step on the slowest device.
@@ -37,7 +36,7 @@ impl StepTime {
         Self {
             forward: seconds(tokens * forward),
             backward: seconds(tokens * (2.0 * forward + again)),
-            optimiser: seconds(counted.muon_flops(owners)),
+            optimiser: seconds(owners.flops as f64),
             gradients: sent(traffic.gradients),
             parameters: sent(traffic.parameters),
         }
@@ -51,23 +50,5 @@ impl StepTime {
     /// With gradients on their way while the pass back goes on.
     pub fn overlapped(&self) -> f64 {
         self.forward + self.backward.max(self.gradients) + self.optimiser + self.parameters
-    }
-}
-
-impl Counted {
-    /// FLOPs of the owner that has most to do, if work is divided as what owners remember is.
-    fn muon_flops(&self, owners: &Owners) -> f64 {
-        let of = |shape: &[usize]| {
-            let [rows, columns] = [shape[0] as f64, shape[1] as f64];
-            let (m, n) = (rows.min(columns), rows.max(columns));
-            // Half of both squares, and a product.
-            self.job.muon_steps as f64 * (3.0 * m * m * n + m * m * m)
-        };
-        let muon = self.parameters.iter().filter(|parameter| parameter.group == Group::Muon);
-        let flops: Vec<f64> = muon.map(|parameter| of(&parameter.shape)).collect();
-        let all = self.parameters.iter().map(|p| p.slots() as f64).sum::<f64>().max(1.0);
-        let share = owners.slots as f64 / all;
-        let largest = flops.iter().copied().fold(0.0, f64::max);
-        (share * flops.iter().sum::<f64>()).max(largest)
     }
 }

@@ -25,7 +25,7 @@ struct Tensor<'a> {
 }
 
 /// Writes parameters and what the optimiser remembers of them, and returns the file's blake3. The names begin with `w.`,
-/// `m.` and `v.`: values and two running means.
+/// `m.`, `v.` and `o.`: values, two running means, and momentum of outer steps.
 pub(super) fn write(
     decoder: &Decoder,
     optimizer: &Optimizer,
@@ -60,7 +60,7 @@ fn list<'a>(decoder: &Decoder, optimizer: &'a Optimizer) -> io::Result<Vec<Tenso
             tensors.push(Tensor { name, shape: &slot.shape, source });
         };
         add("w", Source::Parameter(read));
-        for (prefix, mean) in [("m", &slot.first), ("v", &slot.second)] {
+        for (prefix, mean) in [("m", &slot.first), ("o", &slot.outer), ("v", &slot.second)] {
             if !mean.is_empty() {
                 add(prefix, Source::Slice(mean));
             }

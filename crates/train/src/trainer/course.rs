@@ -2,6 +2,7 @@
 
 use super::Trainer;
 use crate::metrics::points;
+use crate::outcome::communication;
 use hadal_report::run::{EvaluationPoint, Metric};
 
 /// How a run went so far.
@@ -13,16 +14,20 @@ pub struct Course {
     pub before: Option<EvaluationPoint>,
     /// The evaluation with the lowest loss.
     pub best: Option<EvaluationPoint>,
+    /// Share of the time that was spent with other ranks, over the steps that several ranks made.
+    pub communication: Option<f64>,
 }
 
 impl Trainer {
     /// How the run went so far, as its metrics say. What cannot be read is left out.
     pub fn course(&self) -> Course {
         let mut course = Course::default();
+        let mut divided = Vec::new();
         for point in points(self.folder.path()).unwrap_or_default() {
             match point {
                 Metric::Train(step) => {
                     let Some(loss) = step.loss else { continue };
+                    divided.push(step);
                     let first = course.losses.map_or(loss, |(first, _)| first);
                     course.losses = Some((first, loss));
                 }
@@ -38,6 +43,7 @@ impl Trainer {
                 Metric::Other => {}
             }
         }
+        course.communication = communication(&divided, self.tokens_per_step());
         course
     }
 

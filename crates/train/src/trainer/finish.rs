@@ -17,6 +17,24 @@ impl Trainer {
         // Before the last evaluation, which resuming repeats: it must not be in the logs twice.
         self.checkpoint(observer)?;
         let evaluation = self.evaluate(observer);
+        if self.team.leads() {
+            self.leave_model(observer)?;
+        }
+        let model = self.folder.model();
+        let ended = match evaluation {
+            Ok(evaluation) => Ok(Finished::Done { evaluation, model }),
+            Err(reason) => Err(TrainError::Unmeasured { model, reason: Box::new(reason) }),
+        };
+        // One more exchange in any case: nobody is done before the model is there.
+        match &ended {
+            Ok(_) => self.team.part()?,
+            Err(error) => self.team.fail(error),
+        }
+        ended
+    }
+
+    /// Writes what a run leaves.
+    fn leave_model(&self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         // Before the model, whose presence says that a run is done.
         let shapes = self.decoder.declared().iter().map(|declared| &declared.shape);
         let parameters = shapes.map(|shape| shape.iter().product::<usize>() as u64).sum();
@@ -28,12 +46,7 @@ impl Trainer {
         if let Err(error) = self.folder.write_manifest() {
             observer.recovered(&error.to_string());
         }
-        self.save_model()?;
-        let model = self.folder.model();
-        match evaluation {
-            Ok(evaluation) => Ok(Finished::Done { evaluation, model }),
-            Err(reason) => Err(TrainError::Unmeasured { model, reason: Box::new(reason) }),
-        }
+        self.save_model()
     }
 
     /// The tokenizer and its companions are in the directory from its first moment on.

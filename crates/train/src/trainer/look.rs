@@ -2,8 +2,9 @@
 
 use super::{Trainer, warmth};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, measure};
 use crate::observer::{Midway, Observer};
+use crate::team::{measured_together, share};
 use burn::module::Module;
 use hadal_model::{ConfigError, Decoder, Limits, Sampler, Sampling, Session, Variant, generate};
 use hadal_report::run::{EvaluationPoint, Metric};
@@ -45,7 +46,10 @@ impl Trainer {
         let (decoder, mode) = self.as_it_is()?;
         let precision = self.config.train.precision;
         let variant = Variant { precision, ..Variant::in_mode(&mode) };
-        let evaluation = evaluate(&decoder.valid(), variant, &self.feed, batches, batch)?;
+        let own = share(batches, self.team.rank(), self.team.size());
+        let measured = measure(&decoder.valid(), variant, &self.feed, own, batch);
+        let measured = measured_together(&mut self.team, measured)?;
+        let evaluation = Evaluation::of(&measured, &self.feed);
         let step = self.state.step;
         let point = EvaluationPoint {
             step,

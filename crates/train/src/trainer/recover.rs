@@ -7,14 +7,36 @@ use crate::failure;
 use crate::folder::RunFolderError;
 use crate::observer::Observer;
 use crate::state;
-use hadal_data::Batch;
+use crate::team;
 
 impl Trainer {
     /// Writes the evidence of a failed step and does what the settings say.
     pub(super) fn recover(
         &mut self,
         problem: &str,
-        batches: &[Batch],
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        // Whoever writes evidence or goes back needs all of it.
+        team::remembered(&mut self.team, &self.division, &mut self.optimizer)?;
+        let before = self.state.step;
+        if self.team.leads() {
+            self.recover_here(problem, observer)?;
+        }
+        if self.team.is_alone() {
+            return Ok(());
+        }
+        self.follow_state()?;
+        if self.state.step == before {
+            team::keep(&self.team, &self.division, &mut self.optimizer);
+            return Ok(());
+        }
+        team::state(&mut self.team, &self.division, &mut self.decoder, &mut self.optimizer)
+    }
+
+    /// What rank 0 does.
+    fn recover_here(
+        &mut self,
+        problem: &str,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let step = self.state.step;
@@ -26,7 +48,7 @@ impl Trainer {
             OnFailure::Rollback if self.anchors()?.is_empty() => OnFailure::Stop,
             what => what,
         };
-        let dump = self.dump(problem, then, batches, observer);
+        let dump = self.dump(problem, then, observer);
         // Both ways continue with the data after the step that failed.
         let behind = self.state.skipped_sequences + (step + 1) * window;
         if then == OnFailure::Stop || then == OnFailure::Rollback && !self.roll_back(observer)? {
@@ -46,7 +68,6 @@ impl Trainer {
         &self,
         problem: &str,
         then: OnFailure,
-        batches: &[Batch],
         observer: &mut dyn Observer,
     ) -> Option<std::path::PathBuf> {
         let then = match then {
@@ -56,13 +77,17 @@ impl Trainer {
         };
         let (path, state) = (self.folder.path(), &self.state);
         let (decoder, optimizer) = (&self.decoder, &self.optimizer);
-        match failure::dump(path, state, decoder, optimizer, batches, problem, then) {
-            Ok(path) => Some(path),
-            Err(error) => {
+        // The same as other ranks have seen: data is a function of the counters.
+        let parts = 0..self.config.train.accumulate;
+        let dumped = parts.map(|part| self.batch(state.step, part)).collect::<Result<Vec<_>, _>>();
+        let dumped = dumped.and_then(|batches| {
+            Ok(failure::dump(path, state, decoder, optimizer, &batches, problem, then)?)
+        });
+        dumped
+            .inspect_err(|error| {
                 observer.recovered(&format!("the failed step is not kept: {error}"));
-                None
-            }
-        }
+            })
+            .ok()
     }
 
     /// Goes back to the last anchor that is whole, with logs that end there. Returns whether there is one.
@@ -87,8 +112,10 @@ impl Trainer {
             for (step, error) in self.folder.remove_after(anchor)? {
                 observer.recovered(&format!("step {step} was given up, but stays: {error}"));
             }
-            for warning in self.logs.cut(&state).map_err(TrainError::Logs)? {
-                observer.recovered(&warning);
+            if let Some(logs) = &mut self.logs {
+                for warning in logs.cut(&state).map_err(TrainError::Logs)? {
+                    observer.recovered(&warning);
+                }
             }
             self.state = state;
             // With fewer failures, but it leads to the same state.

@@ -1,6 +1,6 @@
 //! Going on with a run from its checkpoints.
 
-use super::{Trainer, first_state, model_config};
+use super::{Trainer, first_state, model_config, optimizer};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::fingerprint::is_of;
@@ -25,7 +25,7 @@ impl Trainer {
         Self::go_on(out, true)
     }
 
-    fn go_on(out: &Path, strictly: bool) -> Result<Self, TrainError> {
+    pub(super) fn go_on(out: &Path, strictly: bool) -> Result<Self, TrainError> {
         let (folder, config) = RunFolder::open(out)?;
         let named = |reason| {
             let (config, reason) = (folder.config_file(), Box::new(reason));
@@ -41,7 +41,7 @@ impl Trainer {
             true => start::start(&config, &model, &feed)?,
         };
         project(&mut decoder);
-        let mut optimizer = Optimizer::new(&config.optimizer, &decoder);
+        let mut optimizer = optimizer(&config, &decoder);
         let mut found = None;
         let mut damaged = Vec::new();
         for &step in steps.iter().rev() {

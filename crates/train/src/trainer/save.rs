@@ -6,16 +6,24 @@ use crate::folder::RunFolderError;
 use crate::observer::Observer;
 use crate::outcome::note_peak;
 use crate::state;
+use crate::team;
 use std::time::Instant;
 
 impl Trainer {
-    /// Saves the state, unless that is done already, and removes older ones.
+    /// Saves the state, unless that is done already, and removes older ones. All ranks call this; rank 0 writes.
     pub(super) fn checkpoint(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         if self.known != Some(self.state.step) {
-            self.save(observer)?;
+            team::remembered(&mut self.team, &self.division, &mut self.optimizer)?;
+            if self.team.leads() {
+                self.save(observer)?;
+            }
+            team::keep(&self.team, &self.division, &mut self.optimizer);
+            self.known = Some(self.state.step);
         }
         // Also if it was saved before: a kill may have come between the two.
-        self.tidy(observer);
+        if self.team.leads() {
+            self.tidy(observer);
+        }
         Ok(())
     }
 
@@ -24,7 +32,6 @@ impl Trainer {
         let path = self.folder.checkpoint(step);
         if path.symlink_metadata().is_ok() {
             if state::read(&path).is_ok_and(|state| state.is(&self.state)) {
-                self.known = Some(step);
                 return Ok(());
             }
             // Of a path that was given up, or damaged: its name is needed.
@@ -32,9 +39,10 @@ impl Trainer {
             let (path, aside) = (path.display(), aside.display());
             observer.recovered(&format!("{path} is not the state of this run; it is {aside} now"));
         }
-        self.logs.note(&mut self.state).map_err(TrainError::Logs)?;
+        if let Some(logs) = &mut self.logs {
+            logs.note(&mut self.state).map_err(TrainError::Logs)?;
+        }
         state::save(&self.state, &self.decoder, &self.optimizer, &path)?;
-        self.known = Some(step);
         self.last_saved = Instant::now();
         observer.saved(step, &path);
         Ok(())

@@ -196,13 +196,14 @@ fn moments(plans: &[PolicyPlan]) -> String {
         Phase::Pass => "in a pass",
         Phase::Optimiser => "while the optimiser moves parameters",
         Phase::Evaluation => "in an evaluation, whose logits exist all at once",
+        Phase::Checkpoint => "on the first device, which saves what all remember",
     };
     let first = plans[0].plan.memory.fullest;
     if plans.iter().all(|plan| plan.plan.memory.fullest == first) {
         return word(first).into();
     }
     let mut parts = Vec::new();
-    for phase in [Phase::Pass, Phase::Optimiser, Phase::Evaluation] {
+    for phase in [Phase::Pass, Phase::Optimiser, Phase::Evaluation, Phase::Checkpoint] {
         let of = plans.iter().filter(|plan| plan.plan.memory.fullest == phase);
         let names: Vec<&str> = of.map(|plan| &*plan.name).collect();
         if !names.is_empty() {

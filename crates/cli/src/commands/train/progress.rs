@@ -45,9 +45,12 @@ impl Observer for Progress {
         let skipped = report
             .skip
             .map_or(String::new(), |skip| format!(", {:.0} % skipped", 100.0 * skip.rate));
+        let with_others = report.communication.map_or(String::new(), |time| {
+            format!(", {:.0} % with other ranks", 100.0 * time.as_secs_f64() / seconds)
+        });
         self.bar.set_position(report.step);
         self.bar.set_message(format!(
-            "loss {:.4}{skipped}, {} tokens/s{utilisation}",
+            "loss {:.4}{skipped}, {} tokens/s{utilisation}{with_others}",
             report.loss,
             scaled(rate.round())
         ));

@@ -174,7 +174,12 @@ mod tests {
 
     #[test]
     fn a_model_that_got_worse_is_said_to_be_worse() {
-        let course = |best| Course { losses: None, before: Some(point(0, 2.0)), best: Some(best) };
+        let course = |best| Course {
+            losses: None,
+            before: Some(point(0, 2.0)),
+            best: Some(best),
+            ..Course::default()
+        };
         let better = healed(&course(point(9, 1.0)), &ended(1.0)).unwrap();
         assert_eq!(better, "held-out perplexity 7.389 -> 2.718 (63.2 % lower)");
         let worse = healed(&course(point(0, 2.0)), &ended(2.1)).unwrap();
