@@ -29,12 +29,18 @@ fn any_number_of_ranks_ends_with_the_same_bits() {
         return;
     }
     let directory = in_memory();
-    for (policy, rule) in [("mgr", "muon"), ("prenorm", "adamw")] {
+    for (policy, rule, skip) in [
+        ("mgr", "muon", None),
+        ("hc", "adamw", None),
+        ("attnres", "muon", None),
+        ("nag", "adamw", Some("skip.rate=0.25")),
+    ] {
         let whole = directory.path().join(format!("{policy}-1"));
         let rule = format!("optimizer.hidden={rule}");
-        let settings = [&SETTINGS[..], &[&rule]].concat();
+        let mut settings = [&SETTINGS[..], &[&rule]].concat();
+        settings.extend(skip);
         finish(on_task(&whole, &settings).args(["--residual", policy])).succeeded();
-        for ranks in [2, 3] {
+        for ranks in [2, 3, 4] {
             let run = directory.path().join(format!("{policy}-{ranks}"));
             let ended =
                 finish(&mut mpirun(ranks, on_task(&run, &settings).args(["--residual", policy])));
