@@ -34,7 +34,9 @@ impl Agreement {
     fn write(&self, letter: &mut Letter, me: &Member) {
         letter.text(&me.host);
         letter.word(me.process.into());
-        [&self.settings, &self.data, &self.build, &self.form].map(|text| letter.text(text));
+        for text in [&self.settings, &self.data, &self.build, &self.form] {
+            letter.text(text);
+        }
     }
 
     fn read(reader: &mut Reader<'_>, rank: usize) -> Option<(Member, Self)> {

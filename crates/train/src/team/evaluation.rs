@@ -22,7 +22,7 @@ pub(crate) fn together(
             for batch in batches {
                 letter.number(batch.loss);
                 let [a, b] = [batch.positions, batch.sequences];
-                [a.0, a.1, b.0, b.1].map(|count| letter.word(count as u64));
+                [a.0, a.1, b.0, b.1].into_iter().for_each(|count| letter.word(count as u64));
             }
         }
         Err(error) => {

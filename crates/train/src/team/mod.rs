@@ -22,7 +22,7 @@ pub(crate) use evaluation::together as measured_together;
 pub(crate) use exchange::Team;
 pub use failure::Elsewhere;
 pub(crate) use mean::mean;
-pub(crate) use owners::{Load, muon_flops, owners};
+pub(crate) use owners::{Load, owners};
 pub(crate) use spread::{keep, parameters, remembered, state, to_all};
 pub(crate) use sums::Sums;
 pub(crate) use together::Seen;

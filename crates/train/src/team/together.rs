@@ -41,7 +41,8 @@ impl Seen {
         letter.word(self.tally.tokens);
         letter.word(self.tally.sites.len() as u64);
         for site in &self.tally.sites {
-            [site.ran, site.keyed, site.seen, site.context].map(|count| letter.word(count));
+            let counts = [site.ran, site.keyed, site.seen, site.context];
+            counts.into_iter().for_each(|count| letter.word(count));
         }
         letter.word(self.squares.len() as u64);
         for (name, square) in &self.squares {
