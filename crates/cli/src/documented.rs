@@ -74,12 +74,15 @@ fn calls(line: &str) -> Vec<Vec<String>> {
     commands.filter_map(call).collect()
 }
 
-/// One command, if it is hadal: `cargo run .. --bin hadal -- WORDS`, or `VARIABLE=VALUE .. hadal WORDS`.
+/// One command, if it is hadal: `cargo run .. --bin hadal -- WORDS`, `mpirun .. hadal WORDS`, or
+/// `VARIABLE=VALUE .. hadal WORDS`.
 fn call(words: &[String]) -> Option<Vec<String>> {
     let is = |place: usize, word: &str| words.get(place).is_some_and(|other| other == word);
     let start = if is(0, "cargo") {
         let ours = is(1, "run") && words.iter().any(|word| word == "hadal");
         words.iter().position(|word| ours && word == "--")?
+    } else if is(0, "mpirun") || is(0, "srun") {
+        words.iter().position(|word| word == "hadal")?
     } else {
         let start = words.iter().position(|word| !word.contains('='))?;
         (is(start, "hadal") || words[start].ends_with("/hadal")).then_some(start)?
@@ -142,6 +145,7 @@ fn commands_are_found_as_a_shell_finds_them() {
         ["hadal+chat+m", "hadal+serve"]
     );
     assert_eq!(call("cargo run --release --bin hadal -- compare"), ["hadal+compare"]);
+    assert_eq!(call("mpirun -n 2 hadal train x --seed 3"), ["hadal+train+x+--seed+3"]);
     assert!(call("cargo test -- hadal; ls").is_empty() && call("# hadal train").is_empty());
     assert_eq!(
         call("hadal completions bash > ~/there/hadal; ./hadal x"),

@@ -1,11 +1,13 @@
 //! How things go wrong on a command line: one message on stderr and an exit code.
 
+use crate::job::rank_name;
 use crate::screen::{Colours, Screen};
 use crate::standard::{stderr, visible};
 use hadal_compare::CompareError;
 use hadal_compare::bench::BenchError;
 use hadal_data::DataError;
 use hadal_model::{ExportError, RestreamError};
+use hadal_ranks::RankError;
 use hadal_report::page::ReportError;
 use hadal_serve::ServeError;
 use hadal_study::diagnose::DiagnoseError;
@@ -52,6 +54,11 @@ impl Failure {
         &self.message
     }
 
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
     /// Prints the message and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         // The terminal's own red.
@@ -59,7 +66,7 @@ impl Failure {
             Colours::None => ("", ""),
             Colours::Few | Colours::All => ("\x1b[1;31m", "\x1b[0m"),
         };
-        stderr().send(&format!("{red}error{plain}: {}\n", visible(&self.message)));
+        stderr().send(&format!("{red}error{plain}: {}{}\n", rank_name(), visible(&self.message)));
         ExitCode::from(self.code)
     }
 }
@@ -101,6 +108,7 @@ blame! {
     DiagnoseError,
     ExportError,
     PruneError,
+    RankError,
     ReportError,
     RestreamError,
     ServeError,

@@ -8,6 +8,7 @@ mod descriptors;
 mod documented;
 mod estimate;
 mod failure;
+mod job;
 mod memory;
 mod model_file;
 mod output;
@@ -63,9 +64,11 @@ fn main() -> ExitCode {
     end(std::panic::catch_unwind(|| {
         // Before anything computes, or says with what.
         hadal_cpu::Form::asked_for().map_err(Failure::usage)?;
-        let asked = start::grouped(Cli::command()).get_matches();
-        let Cli { color, command } = Cli::from_arg_matches(&asked).unwrap_or_else(|e| e.exit());
+        let asked = start::grouped(Cli::command()).try_get_matches();
+        let asked = asked.and_then(|asked| Cli::from_arg_matches(&asked));
+        let Cli { color, command } = asked.unwrap_or_else(|e| job::say_once(&e));
         screen::ask(color);
+        job::check(command.as_ref())?;
         match command {
             Some(command) => command.run(),
             None => {
@@ -80,12 +83,12 @@ fn main() -> ExitCode {
 fn end(outcome: std::thread::Result<Result<ExitCode, Failure>>) -> ExitCode {
     match outcome {
         Ok(Ok(code)) => match standard::finish() {
-            Ok(()) => code,
-            Err(error) => Failure::from(error).report(),
+            Ok(()) => job::end(code),
+            Err(error) => job::fail(&Failure::from(error)),
         },
-        Ok(Err(failure)) => failure.report(),
+        Ok(Err(failure)) => job::fail(&failure),
         // The hook has reported it.
-        Err(_) => ExitCode::from(failure::BUG),
+        Err(_) => job::give_up(failure::BUG),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Progress, readable numbers, and JSON for scripts.
 
 use crate::failure::Failure;
-use crate::standard::{stderr, stdout, tell, visible};
+use crate::job::rank_name;
+use crate::standard::{is_silent, stderr, stdout, tell, tell_anyway, visible};
 pub(crate) use crate::table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -10,6 +11,9 @@ use std::time::Duration;
 
 /// A spinner on stderr for work that takes time; invisible off a terminal.
 pub(crate) fn spinner(message: String) -> ProgressBar {
+    if is_silent() {
+        return ProgressBar::hidden();
+    }
     let spinner = ProgressBar::new_spinner().with_message(visible(&message).into_owned());
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
@@ -49,7 +53,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Says on stderr what the user should know, though nothing failed.
 pub(crate) fn warn(message: &str) {
-    tell(&format!("warning: {message}"));
+    tell_anyway(&format!("warning: {}{message}", rank_name()));
 }
 
 /// `1,234,567`.

@@ -9,10 +9,24 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Why standard output takes no more.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Whether another process of this job tells what there is to tell.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing is said but what goes wrong: another process of this job says it.
+pub(crate) fn be_silent() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+/// Whether nothing is said but what goes wrong.
+pub(crate) fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
 
 /// Results.
 pub(crate) fn stdout() -> Stdout {
@@ -28,6 +42,13 @@ pub(crate) fn stderr() -> Stderr {
 
 /// A line for people.
 pub(crate) fn tell(message: &str) {
+    if !is_silent() {
+        tell_anyway(message);
+    }
+}
+
+/// A line for people about what goes wrong.
+pub(crate) fn tell_anyway(message: &str) {
     stderr().send(&format!("{}\n", visible(message)));
 }
 
@@ -63,7 +84,7 @@ impl Stdout {
     }
 
     fn attempt(&mut self, write: impl FnOnce(&mut io::Stdout) -> io::Result<()>) {
-        if stdout_is_lost() {
+        if is_silent() || stdout_is_lost() {
             return;
         }
         if let Err(error) = write(&mut self.out) {
@@ -90,7 +111,7 @@ pub(crate) struct Stderr(io::Stderr);
 
 impl Stderr {
     pub(crate) fn is_terminal(&self) -> bool {
-        self.0.is_terminal()
+        !is_silent() && self.0.is_terminal()
     }
 
     /// Writes a text as it is, colours included.

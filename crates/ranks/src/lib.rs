@@ -15,13 +15,21 @@
 
 mod alone;
 mod error;
+mod job;
+mod launch;
 mod member;
+#[cfg(feature = "mpi")]
+mod mpi;
 pub mod testing;
 mod threads;
 
 pub use alone::Alone;
 pub use error::RankError;
+pub use job::{depart, farewell, job};
+pub use launch::{Launch, launch};
 pub use member::Member;
+#[cfg(feature = "mpi")]
+pub use mpi::{Mpi, Settings};
 pub use threads::{Fault, Threads};
 
 use std::fmt::Debug;

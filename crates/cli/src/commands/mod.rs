@@ -93,4 +93,10 @@ impl Command {
             Self::Template(command) => command.run(),
         }
     }
+
+    /// Whether several processes work on it together.
+    pub(crate) fn knows_ranks(&self) -> bool {
+        // A template is computed by a child of such a process.
+        matches!(self, Self::Train(_) | Self::Template(_))
+    }
 }

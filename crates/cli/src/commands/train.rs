@@ -4,6 +4,7 @@ mod progress;
 mod summary;
 
 use crate::failure::Failure;
+use crate::job;
 use crate::output::{bytes, duration, grouped, scaled, spinner, warn};
 use crate::standard::{stdout, tell};
 use clap::Args;
@@ -90,13 +91,13 @@ pub(crate) struct Train {
 
 impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let ranks = job::join()?;
+        let leads = ranks.rank() == 0;
         // Before anything computes: the first to do so would make another pool.
-        let _ = start_pool(None);
+        let _ = start_pool(job::threads(&*ranks)?);
         let trainer = match &self.resume {
             Some(run) => {
-                let resumed =
-                    if self.strict { Trainer::resume_strictly(run) } else { Trainer::resume(run) };
-                let trainer = resumed?;
+                let trainer = Trainer::resume_among(run, self.strict, ranks)?;
                 tell(&format!("resuming {} at step {}", run.display(), trainer.step()));
                 trainer
             }
@@ -104,15 +105,20 @@ impl Train {
                 let (config, notes) = self.settings().map_err(Failure::usage)?;
                 let text = toml::to_string(&config).map_err(Failure::failed)?;
                 let shown = self.show_config.then_some(text.trim_end());
+                if self.dry_run && !leads {
+                    return Ok(ExitCode::SUCCESS);
+                }
                 if self.dry_run {
                     return dry_run(&config, shown, &notes);
                 }
                 let out = self.out.clone().unwrap_or_else(|| self.default_out(&config));
                 let reading = spinner("checking the data and making the model".into());
-                let created = Trainer::create(config, &out);
+                let created = Trainer::create_among(config, &out, ranks);
                 reading.finish_and_clear();
                 let trainer = created?;
-                introduce(&trainer, shown, &notes);
+                if leads {
+                    introduce(&trainer, shown, &notes);
+                }
                 trainer
             }
         };

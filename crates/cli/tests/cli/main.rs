@@ -22,6 +22,7 @@ mod plan;
 mod policies;
 mod prune;
 mod python;
+mod ranks;
 mod report;
 mod runs;
 mod serve;

@@ -129,6 +129,11 @@ pub(crate) fn signalled(command: &mut Command, signal: &str, when: impl Fn() -> 
     let mut child = started(command);
     wait_until(&mut child, when);
     send(signal, &child);
+    ended(child)
+}
+
+/// What a process that was started ended with.
+pub(crate) fn ended(child: Child) -> Ended {
     Ended::of(&child.wait_with_output().unwrap())
 }
 
