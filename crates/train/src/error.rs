@@ -1,13 +1,15 @@
 //! Why a run cannot start or continue.
 
-use super::config::OnFailure;
+use super::config::{OnFailure, RunConfigError};
 use super::evaluate::EvaluateError;
 use super::folder::RunFolderError;
 use super::state::StateError;
 use hadal_data::FeedError;
 use hadal_files::FileError;
+use hadal_kernels::ReadBackError;
 use hadal_model::{
-    CheckpointError, ConfigError, GenerateError, PassError, SamplingError, TokenizerError,
+    CheckpointError, ConfigError, DeviceError, GenerateError, PassError, SamplingError,
+    TokenizerError,
 };
 use std::path::{Path, PathBuf};
 
@@ -24,6 +26,15 @@ pub enum TrainError {
     /// The data that a run's settings name cannot be used.
     #[error("{reason} ({} names it)", config.display())]
     FeedOf { config: PathBuf, reason: Box<FeedError> },
+    /// The settings make no run on this device.
+    #[error(transparent)]
+    Config(#[from] RunConfigError),
+    /// There is no such device here.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// What a device holds cannot be read.
+    #[error(transparent)]
+    ReadBack(#[from] ReadBackError),
     /// The data cannot be read any more.
     #[error(transparent)]
     Batch(FeedError),
@@ -110,6 +121,8 @@ impl TrainError {
                 | Self::FeedOf { .. }
                 | Self::Folder(_)
                 | Self::OtherModel { .. }
+                | Self::Config(_)
+                | Self::Device(_)
         )
     }
 

@@ -1,5 +1,6 @@
 //! One pass forward and backward.
 
+use super::optim::TensorGradients;
 use super::quality::scalar;
 use burn::tensor::Tensor;
 use hadal_data::Batch;
@@ -40,4 +41,9 @@ pub(crate) fn accumulate(sum: &mut Gradients, more: Gradients, parts: usize) {
             }
         }
     }
+}
+
+/// The gradient of a loss, where the model is.
+pub fn tensor_gradients(decoder: &Decoder, loss: Tensor<1>) -> TensorGradients {
+    decoder.gradient_tensors(loss.backward()).into_iter().collect()
 }

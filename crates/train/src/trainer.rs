@@ -1,6 +1,7 @@
 //! The training loop.
 
 mod course;
+mod device;
 mod finish;
 mod look;
 mod recover;
@@ -19,10 +20,11 @@ use super::observer::{Finished, Observer, StepReport, Unobserved};
 use super::skip::Skipper;
 use super::start;
 use super::state::State;
-use crate::optim::{Optimizer, Schedule, clip_norm, global_norm, project};
+use crate::optim::{DeviceOptimizer, Optimizer, Schedule, clip_norm, global_norm, project};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_files::FileError;
-use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, Tally, companions};
+use hadal_kernels::has_bf16;
+use hadal_model::{CPU, CheckpointError, Decoder, ModelConfig, Pass, Precision, Tally, companions};
 use hadal_report::run::{Metric, StepPoint};
 use hadal_residual::StepMode;
 use std::collections::BTreeSet;
@@ -38,6 +40,8 @@ pub struct Trainer {
     tokenizer: Option<Vec<u8>>,
     decoder: Decoder,
     optimizer: Optimizer,
+    /// What moves the parameters on another device than the CPU; [`Trainer::optimizer`](Self) then holds what was saved last.
+    on_device: Option<DeviceOptimizer>,
     schedule: Schedule,
     skipper: Option<Skipper>,
     state: State,
@@ -54,6 +58,8 @@ pub struct Trainer {
 impl Trainer {
     /// Starts a run in a new folder.
     pub fn create(config: RunConfig, out: &Path) -> Result<Self, TrainError> {
+        // The least that can be missing: before anything is read.
+        start::device(&config)?;
         let feed = config.open_feed()?;
         let model = model_config(&config, &feed)?;
         feed.verify()?;
@@ -79,11 +85,21 @@ impl Trainer {
         state: State,
         folder: RunFolder,
     ) -> Result<Self, TrainError> {
-        let (logs, warnings) = Logs::open(folder.path(), &state).map_err(TrainError::Logs)?;
+        let (logs, mut warnings) = Logs::open(folder.path(), &state).map_err(TrainError::Logs)?;
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
         let tokenizer = feed.tokenizer_file().map(|file| hadal_files::read(&file)).transpose();
+        let device = start::device(&config)?;
+        let elsewhere = config.train.device != CPU;
+        let on_device = elsewhere.then(|| DeviceOptimizer::of(&optimizer, &device));
+        if elsewhere && config.train.precision != Precision::F32 && !has_bf16(&device) {
+            warnings.push(format!(
+                "{} does not multiply bf16 numbers here; operands are rounded on the host, which is slow",
+                config.train.device
+            ));
+        }
         Ok(Self {
+            on_device,
             config,
             feed,
             tokenizer: tokenizer.map_err(CheckpointError::from)?,
@@ -182,6 +198,9 @@ impl Trainer {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Option<StepReport>, TrainError> {
+        if self.on_device.is_some() {
+            return self.device_step(observer, stop);
+        }
         let started = Instant::now();
         let step = self.state.step;
         let mode = self.prepare()?;

@@ -3,6 +3,7 @@
 mod progress;
 mod summary;
 
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::output::{bytes, duration, grouped, scaled, spinner, warn};
 use crate::standard::{stdout, tell};
@@ -41,6 +42,7 @@ Examples:
   hadal train --from smaller --set data.train=DIR --set train.steps=200 --out runs/healed
       # DIR: hadal data prepare text.txt --tokenizer smaller --out DIR
   hadal train --resume runs/3
+  hadal train --device wgpu                                   # in a build with that feature
   hadal train --preset s --dry-run --show-config")]
 pub(crate) struct Train {
     /// Settings on top of the preset
@@ -71,6 +73,8 @@ pub(crate) struct Train {
     /// Folder of the run [default: runs/PRESET-POLICY-SEED]
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Continue this run
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "show_config", "diagnose_every"])]
     resume: Option<PathBuf>,
@@ -94,9 +98,7 @@ impl Train {
         let _ = start_pool(None);
         let trainer = match &self.resume {
             Some(run) => {
-                let resumed =
-                    if self.strict { Trainer::resume_strictly(run) } else { Trainer::resume(run) };
-                let trainer = resumed?;
+                let trainer = Trainer::resume_on(run, self.device.given(), self.strict)?;
                 tell(&format!("resuming {} at step {}", run.display(), trainer.step()));
                 trainer
             }
@@ -154,6 +156,9 @@ impl Train {
         }
         if let Some(steps) = self.diagnose_every {
             layers = layers.with_setting(&format!("diagnose.every_steps={steps}"))?;
+        }
+        if let Some(device) = self.device.given() {
+            layers = layers.with_setting(&format!("train.device={device}"))?;
         }
         for setting in &self.settings {
             layers = layers.with_setting(setting)?;

@@ -32,6 +32,7 @@ impl Trainer {
             let (path, aside) = (path.display(), aside.display());
             observer.recovered(&format!("{path} is not the state of this run; it is {aside} now"));
         }
+        self.bring_to_host()?;
         self.logs.note(&mut self.state).map_err(TrainError::Logs)?;
         state::save(&self.state, &self.decoder, &self.optimizer, &path)?;
         self.known = Some(step);
