@@ -92,10 +92,15 @@ impl Trainer {
         let device = start::device(&config)?;
         let elsewhere = config.train.device != CPU;
         let on_device = elsewhere.then(|| DeviceOptimizer::of(&optimizer, &device));
-        if elsewhere && config.train.precision != Precision::F32 && !has_bf16(&device) {
+        let by_host = match config.train.precision {
+            Precision::F32 => false,
+            Precision::Bf16 => !has_bf16(&device),
+            Precision::Bf16x3 => true,
+        };
+        if elsewhere && by_host {
             warnings.push(format!(
-                "{} does not multiply bf16 numbers here; operands are rounded on the host, which is slow",
-                config.train.device
+                "{} on {} rounds operands on the host, which is slow",
+                config.train.precision, config.train.device
             ));
         }
         Ok(Self {

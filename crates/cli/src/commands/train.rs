@@ -9,7 +9,7 @@ use crate::output::{bytes, duration, grouped, scaled, spinner, warn};
 use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
-use hadal_model::read_config;
+use hadal_model::{CPU, read_config};
 use hadal_residual::ResidualConfig;
 use hadal_train::{
     ConfigLayers, Finished, PRESETS, RunConfig, RunConfigError, Trainer, estimate, for_depth,
@@ -263,6 +263,10 @@ fn dry_run(config: &RunConfig, shown: Option<&str>, notes: &[String]) -> Result<
         warn(&warning);
     }
     writeln!(out, "policy      {}", config.residual)?;
+    let device = &config.train.device;
+    if device != CPU {
+        writeln!(out, "device      {device}; memory and time below are the CPU's")?;
+    }
     writeln!(out, "parameters  {}", grouped(plan.cost.parameters.total().into()))?;
     writeln!(
         out,

@@ -36,7 +36,10 @@ fn answer(job: &Job, input: impl BufRead, mut output: impl Write) -> Result<(), 
     let parameters = ModelCost::of(&job.model)?.parameters.total();
     let ready = Ready {
         parameters,
-        simd: if job.device == Device::flex() { simd(job.precision) } else { "plain".into() },
+        simd: match job.device == Device::flex() {
+            true => simd(job.precision),
+            false => format!("plain on {:?}", job.device),
+        },
         cpu: cpu_model(),
         speeds: speeds(job.threads),
     };

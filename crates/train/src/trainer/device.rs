@@ -83,3 +83,6 @@ impl Trainer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
