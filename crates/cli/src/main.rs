@@ -4,6 +4,7 @@ mod commands;
 mod crash;
 #[cfg(unix)]
 mod descriptors;
+mod device;
 #[cfg(test)]
 mod documented;
 mod estimate;

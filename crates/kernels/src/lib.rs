@@ -25,6 +25,7 @@ mod route;
 mod seen;
 mod step;
 mod tensors;
+mod total;
 
 pub use attention::{
     Asking, AttentionCall, AttentionShape, AttentionWeights, DepthSlots, FirstValues, HeadGains,
@@ -39,10 +40,11 @@ pub use linear::linear;
 pub use loss::{Targets, head_loss};
 pub use mlp::{MlpBiases, MlpWeights, mlp};
 pub use path::{fused_calls, fuses, plainly, precision, with_precision};
-pub use product::matmul;
+pub use product::{has_bf16, matmul};
 pub use read_back::{ReadBackError, read_back};
 pub use rms::{inverse_rms, rms, rms_norm, root_mean_square};
 pub use route::{gather, indices, scatter};
 pub use seen::{SeenRows, SeenTokens};
 pub use step::{AttentionStep, LinearStep, MlpStep, Room, ValueStep};
 pub use tensors::{change_values, take_gradient};
+pub use total::total;

@@ -3,6 +3,7 @@
 use crate::bridge::{Operation, Output, run};
 use crate::linear::linear;
 use crate::path::{fuses, precision};
+use crate::total::total;
 use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
 use hadal_cpu::loss::cross_entropy;
 use hadal_cpu::{Precision, Rows};
@@ -35,7 +36,7 @@ pub fn head_loss(hidden: Tensor<3>, head: Tensor<2>, targets: &Targets) -> Tenso
     let ids = Tensor::<3, Int>::from_data(TensorData::new(ids, [batch, time, 1]), &device);
     let losses = log_softmax(linear(hidden, head), 2).gather(2, ids).neg();
     let shares = TensorData::new(targets.shares.to_vec(), [batch, time, 1]);
-    (losses * Tensor::<3>::from_data(shares, &device)).sum()
+    total(losses * Tensor::<3>::from_data(shares, &device))
 }
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! The model: embedding, blocks, one residual policy, head.
 
+mod on_device;
 mod parameters;
 
 pub use parameters::ReadParameter;

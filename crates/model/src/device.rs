@@ -9,7 +9,10 @@ use burn::tensor::DeviceKind;
 use burn::tensor::DeviceType;
 
 /// Every name that [`device_named`] knows, compiled in or not. All but `flex` are cargo features too.
-pub const DEVICES: [&str; 5] = ["flex", "wgpu", "cuda", "rocm", "metal"];
+pub const DEVICES: [&str; 5] = [CPU, "wgpu", "cuda", "rocm", "metal"];
+
+/// The name of Burn's Flex backend, on which operations are fused.
+pub const CPU: &str = "flex";
 
 /// Why there is no such device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +34,7 @@ pub enum DeviceError {
 /// The device of one of [`DEVICES`]: the first, or the one that the backend prefers.
 pub fn device_named(name: &str) -> Result<Device, DeviceError> {
     match name {
-        "flex" => Ok(Device::flex()),
+        CPU => Ok(Device::flex()),
         #[cfg(feature = "wgpu")]
         "wgpu" => found(name, DeviceType::Wgpu, || Device::wgpu(DeviceKind::DefaultDevice)),
         #[cfg(feature = "cuda")]

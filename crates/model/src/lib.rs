@@ -61,7 +61,7 @@ pub use conversation::{Answer, Conversation, ConversationError};
 pub use convert::{Converted, convert};
 pub use cost::{ModelCost, ParameterGroup};
 pub use decoder::{Decoder, ReadParameter};
-pub use device::{DEVICES, DeviceError, device_named};
+pub use device::{CPU, DEVICES, DeviceError, device_named};
 pub use export::{ExportError, ExportFormat, ExportType, Exported, byte_tokenizer, export};
 pub use generate::{GenerateError, Generated, Limits, StopReason, generate};
 pub use hadal_kernels::Precision;

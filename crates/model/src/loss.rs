@@ -1,7 +1,8 @@
 //! Cross-entropy, the loss of a language model.
 
 use crate::pass::Tokens;
-use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
+use burn::tensor::{Device, Int, Tensor, TensorData, activation::log_softmax};
+use hadal_kernels::total;
 
 /// Mean over all positions of `-ln p(target)`.
 ///
@@ -10,7 +11,7 @@ use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
 /// - `targets`: B rows of T tokens
 /// - output: `[1]`
 pub fn cross_entropy(logits: Tensor<3>, targets: &Tokens) -> Tensor<1> {
-    negative_log_likelihood(logits, targets).mean()
+    mean(negative_log_likelihood(logits, targets))
 }
 
 /// The same over scored positions alone; over all of them if `scored` is empty.
@@ -20,11 +21,19 @@ pub fn cross_entropy(logits: Tensor<3>, targets: &Tokens) -> Tensor<1> {
 pub fn masked_cross_entropy(logits: Tensor<3>, targets: &Tokens, scored: &[bool]) -> Tensor<1> {
     let loss = negative_log_likelihood(logits, targets);
     if scored.is_empty() {
-        return loss.mean();
+        return mean(loss);
     }
     let weights = shares(scored.len(), scored);
     let weights = Tensor::<3>::from_data(TensorData::new(weights, loss.dims()), &loss.device());
-    (loss * weights).sum()
+    total(loss * weights)
+}
+
+fn mean(losses: Tensor<3>) -> Tensor<1> {
+    if losses.device().without_autodiff() == Device::flex() {
+        return losses.mean();
+    }
+    let count = losses.dims().iter().product::<usize>();
+    total(losses) / count as f64
 }
 
 /// How much each position counts: scored ones alike, or all if none is named.
@@ -53,7 +62,6 @@ pub fn negative_log_likelihood(logits: Tensor<3>, targets: &Tokens) -> Tensor<3>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::Device;
 
     fn logits() -> Tensor<3> {
         Tensor::from_floats([[[1.0, 2.0, 0.5], [0.0, 0.0, 3.0]]], &Device::flex())

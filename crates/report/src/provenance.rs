@@ -29,6 +29,12 @@ pub struct Provenance {
     pub threads: Option<usize>,
     /// The tensor library.
     pub backend: Option<String>,
+    /// Where the model was, if not on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Why a repetition there need not have the same bits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inexact: Vec<String>,
     /// The operating system.
     pub os: Option<String>,
     /// The kind of processor.
@@ -72,12 +78,18 @@ impl Provenance {
         builds.join(", then ")
     }
 
-    fn parts(&self) -> [(&'static str, Option<String>); 6] {
+    /// Where the model was. Older versions knew the CPU alone.
+    fn place(&self) -> String {
+        self.device.as_deref().map_or_else(|| "CPU".into(), short)
+    }
+
+    fn parts(&self) -> [(&'static str, Option<String>); 7] {
         [
             ("data", self.data.as_deref().map(short)),
             ("hadal", self.version.as_deref().map(short)),
             ("commit", self.commit.as_deref().map(short)),
             ("executable", self.executable.as_deref().map(short)),
+            ("device", Some(self.place())),
             ("SIMD form", self.simd.as_deref().map(|simd| visible(simd, FORM))),
             ("threads", self.threads.map(|threads| threads.to_string())),
         ]
@@ -134,6 +146,11 @@ pub fn together(runs: &[(&str, &Provenance)]) -> Result<Vec<String>, Apart> {
     if builds.len() > 1 {
         let words = listed(&builds, |build| format!("by {build}"));
         notes.push(format!("These runs were made by different builds: {words}."));
+    }
+    let places = groups(runs, |made| Some(made.place()));
+    if places.len() > 1 {
+        let words = listed(&places, Clone::clone);
+        notes.push(format!("These runs were trained on different devices: {words}."));
     }
     let forms = groups(runs, |made| made.simd.clone());
     if forms.len() > 1 {
@@ -243,6 +260,11 @@ mod tests {
         let old = Provenance::default();
         let notes = together(&[("a", &a), ("old", &old)]).unwrap();
         assert_eq!(notes[0], "old does not say which data it was trained on.");
+        let elsewhere = Provenance { device: Some("wgpu".into()), ..a.clone() };
+        let notes = together(&[("a", &a), ("b", &elsewhere)]).unwrap();
+        let said = "These runs were trained on different devices: a (CPU); b (wgpu).";
+        assert_eq!(notes, [said]);
+        assert_eq!(differences(&elsewhere, &a), ["device: wgpu then, CPU now"]);
         let portable = Provenance { simd: Some("portable".into()), ..a.clone() };
         let notes = together(&[("a", &a), ("b", &portable)]).unwrap();
         assert!(notes[0].contains("b (portable)"), "{notes:?}");

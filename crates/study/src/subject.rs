@@ -1,6 +1,7 @@
 //! What is diagnosed: a run, one of our models, one of Hugging Face's, or a GGUF file.
 
 use crate::diagnose::DiagnoseError;
+use hadal_cpu::Form;
 use hadal_files::read_text;
 use hadal_model::{
     Decoder, Device, ModelConfig, Part, Tokenizer, TokenizerError, Variant, load, model_at,
@@ -26,8 +27,16 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Opens a run folder, at its finished model or else its newest checkpoint, a model directory, or a GGUF file.
+    /// Opens a run folder, at its finished model or else its newest checkpoint, a model directory, or a GGUF file, on the
+    /// CPU.
     pub fn open(path: &Path) -> Result<Self, DiagnoseError> {
+        Self::open_on(path, &Device::flex())
+    }
+
+    /// The same on any device.
+    pub fn open_on(path: &Path, device: &Device) -> Result<Self, DiagnoseError> {
+        // Gradients are needed, so the graph must be kept.
+        let device = &device.clone().autodiff();
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let name = absolute.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = name.unwrap_or_else(|| path.display().to_string());
@@ -35,7 +44,7 @@ impl Subject {
         if settings.is_file() {
             let text = read_text(&settings)?;
             let config = RunConfig::parse(&text, &settings.display().to_string())?;
-            let (decoder, mode, step) = of_run(path, &config)?;
+            let (decoder, mode, step) = of_run(path, &config, device)?;
             let (path, config) = (path.into(), Some(config));
             return Ok(Self { name, path, step, decoder, config, mode, absent: Vec::new() });
         }
@@ -43,7 +52,7 @@ impl Subject {
         if !model.is_file() && !model.join("config.json").is_file() {
             return Err(DiagnoseError::NoModel { path: path.into() });
         }
-        let decoder = load(path, &device())?.decoder;
+        let decoder = load(path, device)?.decoder;
         Ok(Self {
             name,
             path: path.into(),
@@ -97,24 +106,26 @@ impl Subject {
     }
 }
 
-/// Gradients are needed, so the graph must be kept.
-fn device() -> Device {
-    Device::flex().autodiff()
+/// Form of the kernels on a device: numbers differ in the last bits between any two.
+pub(crate) fn form(device: &Device) -> String {
+    let device = device.clone().without_autodiff();
+    if device == Device::flex() { Form::best().to_string() } else { format!("{device:?}") }
 }
 
 fn of_run(
     path: &Path,
     config: &RunConfig,
+    device: &Device,
 ) -> Result<(Decoder, StepMode, Option<u64>), DiagnoseError> {
     let steps = checkpoint_steps(path).unwrap_or_default();
     let finished = path.join("model");
     if finished.join("config.json").is_file() {
-        let decoder = load(&finished, &device())?.decoder;
+        let decoder = load(&finished, device)?.decoder;
         return Ok((decoder, StepMode::default(), steps.last().copied()));
     }
     let Some(&step) = steps.last() else {
         return Err(DiagnoseError::NoCheckpoint { path: path.into() });
     };
-    let (decoder, mode) = saved_model(path, config, step, &device())?;
+    let (decoder, mode) = saved_model(path, config, step, device)?;
     Ok((decoder, mode, Some(step)))
 }

@@ -6,7 +6,7 @@ use super::ranks_section::RanksConfig;
 use super::skip::SkipConfig;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use hadal_data::{DataConfig, Preparation};
-use hadal_model::{ConfigError, Precision};
+use hadal_model::{CPU, ConfigError, DEVICES, Precision};
 use hadal_residual::{Memory, ResidualConfig};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -89,6 +89,18 @@ pub struct TrainSection {
     /// runs can continue.
     #[serde(default, skip_serializing_if = "is_f32")]
     pub precision: Precision,
+    /// Where the model is: one of [`DEVICES`](hadal_model::DEVICES). Left out of files unless it is another than the
+    /// CPU, so that older runs can continue.
+    #[serde(default = "cpu", skip_serializing_if = "is_cpu")]
+    pub device: String,
+}
+
+fn cpu() -> String {
+    CPU.into()
+}
+
+fn is_cpu(device: &str) -> bool {
+    device == CPU
 }
 
 fn is_f32(precision: &Precision) -> bool {
@@ -327,6 +339,17 @@ impl RunConfig {
         }
         if t.seq_len == Some(0) {
             return refuse("train.seq_len", "0".into(), "a sequence has at least one token");
+        }
+        if !DEVICES.contains(&t.device.as_str()) {
+            let known = format!("there are {}", DEVICES.join(", "));
+            return refuse("train.device", t.device.clone(), &known);
+        }
+        if self.memory.recompute && !is_cpu(&t.device) {
+            let reason = format!(
+                "sub-layers run a second time on the CPU alone; leave it out, or leave out train.device = {}",
+                t.device
+            );
+            return refuse("memory.recompute", "true".into(), &reason);
         }
         let o = &self.optimizer;
         for (field, value) in [

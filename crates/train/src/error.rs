@@ -1,14 +1,16 @@
 //! Why a run cannot start or continue.
 
-use super::config::OnFailure;
+use super::config::{OnFailure, RunConfigError};
 use super::evaluate::EvaluateError;
 use super::folder::RunFolderError;
 use super::state::StateError;
 use super::team::Elsewhere;
 use hadal_data::FeedError;
 use hadal_files::FileError;
+use hadal_kernels::ReadBackError;
 use hadal_model::{
-    CheckpointError, ConfigError, GenerateError, PassError, SamplingError, TokenizerError,
+    CheckpointError, ConfigError, DeviceError, GenerateError, PassError, SamplingError,
+    TokenizerError,
 };
 use hadal_ranks::{Member, RankError};
 use std::path::{Path, PathBuf};
@@ -26,6 +28,15 @@ pub enum TrainError {
     /// The data that a run's settings name cannot be used.
     #[error("{reason} ({} names it)", config.display())]
     FeedOf { config: PathBuf, reason: Box<FeedError> },
+    /// The settings make no run on this device.
+    #[error(transparent)]
+    Config(#[from] RunConfigError),
+    /// There is no such device here.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// What a device holds cannot be read.
+    #[error(transparent)]
+    ReadBack(#[from] ReadBackError),
     /// The data cannot be read any more.
     #[error(transparent)]
     Batch(FeedError),
@@ -95,6 +106,11 @@ pub enum TrainError {
     /// Ranks would have nothing to do.
     #[error("{ranks} ranks share the passes of a step, but train.accumulate is {passes}; {}", more_passes(*ranks, *passes, *batch))]
     TooManyRanks { ranks: usize, passes: usize, batch: usize },
+    /// Ranks add gradients on the CPU.
+    #[error(
+        "train.device is {device}, but several ranks add gradients on the CPU; leave --device out, or start one process"
+    )]
+    RanksOnDevice { device: String },
     /// A run whose course depends on the number of ranks would go on with another number.
     #[error(
         "the run was made by {then} ranks that make steps by themselves (ranks.local_steps), and there are {now}; start {then}"
@@ -145,6 +161,9 @@ impl TrainError {
                 | Self::FeedOf { .. }
                 | Self::Folder(_)
                 | Self::OtherModel { .. }
+                | Self::Config(_)
+                | Self::Device(_)
+                | Self::RanksOnDevice { .. }
                 | Self::Strangers { .. }
                 | Self::TooManyRanks { .. }
                 | Self::OtherRanks { .. }

@@ -1,5 +1,6 @@
 //! One pass forward and backward.
 
+use super::optim::TensorGradients;
 use super::quality::scalar;
 use burn::tensor::Tensor;
 use hadal_data::Batch;
@@ -23,4 +24,9 @@ pub(crate) fn loss_and_gradient(
 /// The gradient of a loss.
 pub fn gradients(decoder: &Decoder, loss: Tensor<1>) -> Gradients {
     decoder.gradients(loss.backward()).into_iter().collect()
+}
+
+/// The gradient of a loss, where the model is.
+pub fn tensor_gradients(decoder: &Decoder, loss: Tensor<1>) -> TensorGradients {
+    decoder.gradient_tensors(loss.backward()).into_iter().collect()
 }

@@ -8,7 +8,7 @@ use hadal_data::tasks::GENERATOR_VERSION;
 use hadal_data::{Feed, FeedError};
 use hadal_files::{FileError, hash, pretty_json, read_text, write_whole};
 use hadal_kernels::fuses;
-use hadal_model::Device;
+use hadal_model::{CPU, Device};
 use hadal_report::provenance::{Provenance, differences};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -33,9 +33,25 @@ pub fn of(config: &RunConfig) -> Result<Provenance, FeedError> {
         text => (text.fingerprint()?, None),
     };
     let data = blake3::hash(data.as_bytes()).to_hex().to_string();
-    let simd = Some(simd(config.train.precision));
-    Ok(Provenance { data: Some(data), task_generator, simd, ..here() })
+    let here = Provenance { data: Some(data), task_generator, ..here() };
+    let device = &config.train.device;
+    Ok(match device == CPU {
+        true => Provenance { simd: Some(simd(config.train.precision)), ..here },
+        false => Provenance {
+            simd: Some("plain".into()),
+            backend: Some(format!("burn 0.22.1 {device}, f32")),
+            device: Some(device.clone()),
+            inexact: INEXACT.map(str::to_owned).to_vec(),
+            ..here
+        },
+    })
 }
+
+/// Why a run on another device than the CPU need not come out the same twice: see docs/backends.md.
+const INEXACT: [&str; 2] = [
+    "autotune: the kernels of a product or a sum are those that were fastest when they were first needed",
+    "atomics: a kernel of the tensor library may add in any order; sums of the loss, of norms and of the optimiser do not",
+];
 
 /// Records that this program goes on with a run, if it is another one than the last, and says in what it differs.
 pub fn resumed(run: &Path, config: &RunConfig) -> Result<Vec<String>, ResumedError> {

@@ -2,6 +2,7 @@
 
 use super::config::{OnFailure, RunConfig, RunConfigError};
 use crate::plan::Wire;
+use hadal_model::CPU;
 use serde::{Deserialize, Serialize};
 
 /// How several ranks work together.
@@ -45,6 +46,11 @@ impl RanksConfig {
         if !(0.0..1.0).contains(&outer_momentum) {
             let reason = "it must lie in [0, 1)".into();
             return refuse("ranks.outer_momentum", outer_momentum.to_string(), reason);
+        }
+        if run.train.device != CPU && !self.is_default() {
+            let reason =
+                "ranks add gradients on the CPU; leave it or the section [ranks] out".into();
+            return refuse("train.device", run.train.device.clone(), reason);
         }
         if local_steps == 0 {
             return Ok(());

@@ -3,7 +3,7 @@
 use super::config::RunConfig;
 use super::error::TrainError;
 use hadal_data::{Feed, FeedError, Preparation, model_tokenizer};
-use hadal_model::{CheckpointError, Decoder, Device, ModelConfig, load, read_config};
+use hadal_model::{CheckpointError, Decoder, Device, ModelConfig, device_named, load, read_config};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -26,9 +26,9 @@ impl RunConfig {
 /// A model whose values do not matter, because a checkpoint will replace them.
 pub(super) fn blank(config: &RunConfig, model: &ModelConfig) -> Result<Decoder, TrainError> {
     match config.from {
-        None => Ok(Decoder::fresh(model, config.seed, &device())?),
+        None => Ok(Decoder::fresh(model, config.seed, &device(config)?)?),
         // A trained model may have no initial values of its own.
-        Some(_) => Ok(Decoder::stored(model, &mut |_, _| None, &device())?),
+        Some(_) => Ok(Decoder::stored(model, &mut |_, _| None, &device(config)?)?),
     }
 }
 
@@ -40,9 +40,10 @@ pub(super) fn start(
 ) -> Result<Decoder, TrainError> {
     let Some(from) = &config.from else { return blank(config, model) };
     check_model(config, model, feed)?;
+    let device = device(config)?;
     let values = load(from, &Device::flex())?.decoder.parameters();
     let mut values: HashMap<String, Vec<f32>> = values.into_iter().collect();
-    Ok(Decoder::stored(model, &mut |name, _| values.remove(name), &device())?)
+    Ok(Decoder::stored(model, &mut |name, _| values.remove(name), &device)?)
 }
 
 /// Refuses a model to go on from that is not that of the settings or not that of the data.
@@ -56,8 +57,9 @@ pub(super) fn check_model(
     check_tokenizer(from, model, feed)
 }
 
-fn device() -> Device {
-    Device::flex().autodiff()
+/// Where the model of a run is, with a graph.
+pub(super) fn device(config: &RunConfig) -> Result<Device, TrainError> {
+    Ok(device_named(&config.train.device)?.autodiff())
 }
 
 /// Refuses settings that describe another model than the directory's. Sequences may be shorter.

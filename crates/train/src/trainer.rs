@@ -1,6 +1,7 @@
 //! The training loop.
 
 mod course;
+mod device;
 mod finish;
 mod join;
 mod local;
@@ -22,10 +23,11 @@ use super::skip::Skipper;
 use super::start;
 use super::state::State;
 use super::team::{self, Division, Seen, Sums, Team};
-use crate::optim::{Optimizer, Schedule, clip_norm, project, squares};
+use crate::optim::{DeviceOptimizer, Optimizer, Schedule, clip_norm, project, squares};
 use hadal_data::{Batch, Feed, FeedError};
 use hadal_files::FileError;
-use hadal_model::{CheckpointError, Decoder, ModelConfig, Pass, companions};
+use hadal_kernels::has_bf16;
+use hadal_model::{CPU, CheckpointError, Decoder, ModelConfig, Pass, Precision, companions};
 use hadal_report::run::{Metric, StepPoint};
 use hadal_residual::StepMode;
 use std::collections::BTreeSet;
@@ -41,6 +43,8 @@ pub struct Trainer {
     tokenizer: Option<Vec<u8>>,
     decoder: Decoder,
     optimizer: Optimizer,
+    /// What moves the parameters on another device than the CPU; [`Trainer::optimizer`](Self) then holds what was saved last.
+    on_device: Option<DeviceOptimizer>,
     schedule: Schedule,
     skipper: Option<Skipper>,
     state: State,
@@ -67,6 +71,8 @@ pub struct Trainer {
 impl Trainer {
     /// Starts a run in a new folder.
     pub fn create(config: RunConfig, out: &Path) -> Result<Self, TrainError> {
+        // The least that can be missing: before anything is read.
+        start::device(&config)?;
         let feed = config.open_feed()?;
         let model = model_config(&config, &feed)?;
         feed.verify()?;
@@ -92,8 +98,9 @@ impl Trainer {
         state: State,
         folder: RunFolder,
     ) -> Result<Self, TrainError> {
-        let (logs, warnings) = Logs::open(folder.path(), &state).map_err(TrainError::Logs)?;
-        let trainer = Self::without_logs(config, feed, decoder, optimizer, state, folder)?;
+        let (logs, mut warnings) = Logs::open(folder.path(), &state).map_err(TrainError::Logs)?;
+        let mut trainer = Self::without_logs(config, feed, decoder, optimizer, state, folder)?;
+        warnings.append(&mut trainer.warnings);
         Ok(Self { logs: Some(logs), warnings, ..trainer })
     }
 
@@ -106,10 +113,26 @@ impl Trainer {
         state: State,
         folder: RunFolder,
     ) -> Result<Self, TrainError> {
+        let mut warnings = Vec::new();
         let schedule = Schedule::new(&config.schedule, config.steps(feed.seq_len()));
         let skipper = Skipper::new(&config, decoder.config(), feed.seq_len())?;
         let tokenizer = feed.tokenizer_file().map(|file| hadal_files::read(&file)).transpose();
+        let device = start::device(&config)?;
+        let elsewhere = config.train.device != CPU;
+        let on_device = elsewhere.then(|| DeviceOptimizer::of(&optimizer, &device));
+        let by_host = match config.train.precision {
+            Precision::F32 => false,
+            Precision::Bf16 => !has_bf16(&device),
+            Precision::Bf16x3 => true,
+        };
+        if elsewhere && by_host {
+            warnings.push(format!(
+                "{} on {} rounds operands on the host, which is slow",
+                config.train.precision, config.train.device
+            ));
+        }
         Ok(Self {
+            on_device,
             config,
             feed,
             tokenizer: tokenizer.map_err(CheckpointError::from)?,
@@ -125,7 +148,7 @@ impl Trainer {
             round: None,
             stopping: false,
             clock: false,
-            warnings: Vec::new(),
+            warnings,
             last_saved: Instant::now(),
             known: None,
             stubborn: BTreeSet::new(),
@@ -262,6 +285,9 @@ impl Trainer {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Option<StepReport>, TrainError> {
+        if self.on_device.is_some() {
+            return self.device_step(observer, stop);
+        }
         let started = Instant::now();
         self.team.take_spent();
         let step = self.state.step;

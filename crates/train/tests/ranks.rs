@@ -79,7 +79,7 @@ fn trained(count: usize, config: &RunConfig, out: &Path) -> Vec<Finished> {
 
 fn resumed(count: usize, out: &Path) -> Vec<Finished> {
     Threads::run(count, |ranks| {
-        Trainer::resume_among(out, true, ranks).unwrap().run(&mut Nobody, &no()).unwrap()
+        Trainer::resume_among(out, None, true, ranks).unwrap().run(&mut Nobody, &no()).unwrap()
     })
 }
 
@@ -355,7 +355,7 @@ fn ranks_that_make_steps_by_themselves_go_on_to_the_same_bits() {
         });
         assert!(ends.iter().all(|end| *end == Finished::Interrupted { step: 4 }), "{ends:?}");
         for end in Threads::run(count + 1, |ranks| {
-            Trainer::resume_among(&out, true, ranks).unwrap().run(&mut Nobody, &no())
+            Trainer::resume_among(&out, None, true, ranks).unwrap().run(&mut Nobody, &no())
         }) {
             let error = end.unwrap_err();
             assert!(error.is_usage() && error.to_string().ends_with(&format!("start {count}")));

@@ -2,6 +2,7 @@
 
 mod entries;
 
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::model_file::read_shape;
 use crate::output::{Table, grouped};
@@ -15,7 +16,7 @@ use hadal_compare::bench::{
     Activity, DECODED, DecodeReport, Job, Measured, Shape, SkipRate, SkipReport, TrainingReport,
     WARM_UP, alternate, serve,
 };
-use hadal_model::Precision;
+use hadal_model::{CPU, Device, Precision};
 use hadal_residual::Memory;
 use hadal_study::skip::Promise;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -80,6 +81,8 @@ pub(crate) struct Bench {
     /// What matrix products round
     #[arg(long, default_value = "f32", value_parser = word::<Precision>(PRECISIONS))]
     precision: Precision,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Keep MGR's streams for the backward pass instead of computing them backwards
     #[arg(long)]
     exact: bool,
@@ -107,6 +110,12 @@ const MOST_THREADS: usize = 1024;
 
 impl Bench {
     pub(crate) fn run(mut self) -> Result<ExitCode, Failure> {
+        let device = self.device.open()?;
+        if self.recompute && self.device.given().is_some_and(|name| name != CPU) {
+            return Err(Failure::usage(
+                "--recompute is for the CPU: leave out --device, or --recompute",
+            ));
+        }
         let shape = match &self.model {
             Some(path) => read_shape(path)?,
             None => Shape::standard(),
@@ -116,8 +125,10 @@ impl Bench {
             self.residual.push(Asked { text: residual.to_string(), residual });
         }
         let entries = Entry::all(&self.residual, &self.skip)?;
-        let jobs: Vec<Job> =
-            entries.iter().map(|entry| self.job(&shape, entry)).collect::<Result<_, _>>()?;
+        let jobs: Vec<Job> = entries
+            .iter()
+            .map(|entry| self.job(&shape, entry, &device))
+            .collect::<Result<_, _>>()?;
         if self.worker {
             let [job] = jobs.as_slice() else {
                 return Err(Failure::usage("a worker has one policy; say --residual once"));
@@ -132,7 +143,7 @@ impl Bench {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn job(&self, shape: &Shape, entry: &Entry) -> Result<Job, Failure> {
+    fn job(&self, shape: &Shape, entry: &Entry, device: &Device) -> Result<Job, Failure> {
         let (activity, longest) = match self.decode {
             false => (Activity::Training, self.seq),
             true => (Activity::Decoding, self.seq + DECODED),
@@ -154,6 +165,7 @@ impl Bench {
             precision: self.precision,
             memory: Memory { kept_share, recompute: self.recompute },
             skip: entry.skip,
+            device: device.clone(),
         })
     }
 
@@ -169,6 +181,9 @@ impl Bench {
                 command.args(["--precision", self.precision.name()]);
                 if let Some(part) = part_text(entry.skip) {
                     command.args(["--part", &part]);
+                }
+                if let Some(device) = self.device.given() {
+                    command.args(["--device", device]);
                 }
                 if let Some(path) = &self.model {
                     command.arg("--model").arg(path);

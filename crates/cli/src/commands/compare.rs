@@ -5,6 +5,7 @@ mod emit;
 mod planned;
 mod view;
 
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::output::print_json;
 use crate::screen::Screen;
@@ -59,6 +60,8 @@ pub(crate) struct Compare {
     /// Change one setting of all runs, e.g. train.steps=100
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Print the runs with their steps, parameters and FLOPs, guess time and memory, and stop
     #[arg(long)]
     dry_run: bool,
@@ -87,7 +90,7 @@ impl Compare {
             Some(path) => Suite::read(path)?,
             None => Suite::parse(Suite::BUILT_IN, "the built-in suite")?,
         };
-        for setting in &self.settings {
+        for setting in &self.settings() {
             suite = suite.with_setting(setting)?;
         }
         let lanes = Lanes { jobs: self.jobs(&suite), threads: suite.threads };
@@ -98,6 +101,10 @@ impl Compare {
         if !matches!(suite.budget, Budget::Minutes(_)) {
             suite.plan(&Pace::new())?;
             suite.tuning(&Pace::new())?;
+        }
+        // Each run would say it, in its own log.
+        if !self.table && self.emit.kind.is_none() {
+            self.device.open()?;
         }
         let out = self.out();
         if let Some(kind) = self.emit.kind {
@@ -194,6 +201,12 @@ impl Compare {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// What is changed of all runs: each is told its device by its settings, so that they say where it ran.
+    fn settings(&self) -> Vec<String> {
+        let device = self.device.given().map(|name| format!("train.device={name}"));
+        device.into_iter().chain(self.settings.iter().cloned()).collect()
+    }
+
     fn out(&self) -> PathBuf {
         let stem = self.suite.as_deref().and_then(Path::file_stem);
         let name =
@@ -213,6 +226,7 @@ impl Compare {
         words.extend(self.suite.as_deref().map(|path| path.display().to_string()));
         words.extend(self.out.as_deref().map(|path| format!("--out {}", path.display())));
         words.extend(self.jobs.map(|jobs| format!("--jobs {jobs}")));
+        words.extend(self.device.words());
         words.extend(self.settings.iter().map(|setting| format!("--set {setting}")));
         words.extend(self.no_wait.then(|| "--no-wait".to_owned()));
         words.extend(self.lost_after.map(|seconds| format!("--lost-after {seconds}")));
@@ -222,7 +236,7 @@ impl Compare {
     /// What every process of a script has to be told as well.
     fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
-        for setting in &self.settings {
+        for setting in &self.settings() {
             words.extend(["--set".to_owned(), setting.clone()]);
         }
         let lost = self.lost_after.iter();

@@ -2,13 +2,14 @@
 
 mod show;
 
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::output::{bytes, duration, line, print_json};
 use crate::place::Place;
 use crate::standard::{stderr, stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
-use hadal_model::{Part, allowed_memory};
+use hadal_model::{Device, Part, allowed_memory};
 use hadal_report::page::Next;
 use hadal_study::diagnose::{
     Context, DiagnoseError, Diagnosis, Journal, Kind, Observer, Options, PAGE, Plan, Summary,
@@ -83,6 +84,8 @@ pub(crate) struct Diagnose {
     /// Where figures go [default: RUN/diagnosis]; several models are laid over each other there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Print what would be measured, on how many tokens, and a guess of time and memory, and stop
     #[arg(long)]
     dry_run: bool,
@@ -102,9 +105,10 @@ impl Diagnose {
                 "several models are laid over each other; say where with --out DIR",
             ));
         }
+        let device = self.device.open()?;
         if self.dry_run {
             let _ = start_pool(None);
-            return self.show_plans(&options);
+            return self.show_plans(&options, &device);
         }
         let out = self.out();
         // Nothing is made for a model that is not there.
@@ -121,7 +125,8 @@ impl Diagnose {
         let _ = start_pool(None);
         let (mut found, mut next) = (Vec::new(), Vec::new());
         for path in &self.subjects {
-            let diagnosis = in_pool(|| self.look(path, &options, &mut journal, &stop, &mut next))?;
+            let diagnosis =
+                in_pool(|| self.look((path, &device), &options, &mut journal, &stop, &mut next))?;
             let Some(diagnosis) = diagnosis else {
                 tell(&saved(&journal));
                 tell(&format!("go on with: {}", self.again()));
@@ -185,11 +190,11 @@ impl Diagnose {
         }
     }
 
-    fn show_plans(&self, options: &Options) -> Result<ExitCode, Failure> {
+    fn show_plans(&self, options: &Options, device: &Device) -> Result<ExitCode, Failure> {
         let mut plans = Vec::new();
         for path in &self.subjects {
             plans.push(in_pool(|| -> Result<Plan, DiagnoseError> {
-                let mut subject = Subject::open(path)?;
+                let mut subject = Subject::open_on(path, device)?;
                 subject.leave_out(&self.without)?;
                 let samples = Samples::of(&subject, self.data.as_deref())?;
                 plan(&subject, &samples, options)
@@ -233,19 +238,20 @@ impl Diagnose {
             words.push(format!("--without {}", parts.join(",")));
         }
         words.extend(self.out.as_deref().map(|path| format!("--out {}", path.display())));
+        words.extend(self.device.words());
         words.extend(self.json.then(|| "--json".to_owned()));
         words.join(" ")
     }
 
     fn look(
         &self,
-        path: &Path,
+        (path, device): (&Path, &Device),
         options: &Options,
         journal: &mut Journal,
         stop: &AtomicBool,
         next: &mut Vec<Next>,
     ) -> Result<Option<Diagnosis>, DiagnoseError> {
-        let mut subject = Subject::open(path)?;
+        let mut subject = Subject::open_on(path, device)?;
         subject.leave_out(&self.without)?;
         let samples = Samples::of(&subject, self.data.as_deref())?;
         if let Some(warning) = short(samples.memory(&subject, options)?) {

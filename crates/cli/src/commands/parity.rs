@@ -1,12 +1,13 @@
 //! `hadal parity`: does a model compute what an independent implementation wrote down?
 
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::output::{Table, print_json, spinner};
 use crate::standard::stdout;
 use crate::word::{PRECISIONS, word};
 use clap::Args;
 use hadal_kernels::plainly;
-use hadal_model::{DEVICES, Device, Precision, device_named};
+use hadal_model::{Device, Precision};
 use hadal_study::{
     BF16_TOLERANCE, Comparison, DEFAULT_TOLERANCE, ParityError, ParityReport, parity,
 };
@@ -46,9 +47,8 @@ pub(crate) struct Parity {
     /// Use only plain tensor operations, as on backends without fused ones
     #[arg(long)]
     plain: bool,
-    /// Where to run; all but flex, the CPU, are cargo features
-    #[arg(long, default_value = "flex", value_parser = DEVICES)]
-    device: String,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -63,7 +63,7 @@ fn tolerance(text: &str) -> Result<f64, String> {
 
 impl Parity {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let device = device_named(&self.device).map_err(Failure::usage)?;
+        let device = self.device.open()?;
         let run = || match self.directories.as_slice() {
             [directory] => self.one(directory, &device),
             several => self.several(several, &device),

@@ -1,12 +1,13 @@
 //! `hadal perplexity`: how well a model predicts a text.
 
 use super::generate::tokenizer_of;
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::output::{bar, grouped, print_json, spinner};
 use crate::standard::stdout;
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
-use hadal_model::{Device, Part, Variant, load};
+use hadal_model::{Part, Variant, load};
 use hadal_study::perplexity::{Chunks, perplexity};
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ pub(crate) struct PerplexityCommand {
     /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
     #[arg(long, alias = "skip-blocks", value_name = "PART,..", value_delimiter = ',')]
     without: Vec<Part>,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,11 +57,12 @@ impl PerplexityCommand {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         // If the pool cannot be made here, rayon makes one when it is first needed.
         let _ = start_pool(None);
+        let device = self.device.open()?;
         let text = std::fs::read_to_string(&self.data).map_err(|error| {
             Failure::usage(format!("cannot read {} as text: {error}", self.data.display()))
         })?;
         let spinner = spinner(format!("loading {}", self.model.display()));
-        let checkpoint = load(&self.model, &Device::flex()).map_err(Failure::failed)?;
+        let checkpoint = load(&self.model, &device).map_err(Failure::failed)?;
         spinner.finish_and_clear();
         let parts = Part::all_sites(&self.without);
         checkpoint.decoder.check_absent(&parts).map_err(Failure::usage)?;

@@ -1,5 +1,6 @@
 //! `hadal skip`: thresholds for a trained model, and what they cost and save.
 
+use crate::device::DeviceOption;
 use crate::estimate::show_estimate;
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print_json, scaled};
@@ -72,6 +73,8 @@ struct Common {
     /// Say how many passes there would be, and about how long and how much memory they take, and stop
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -109,8 +112,9 @@ impl Common {
         + Send,
     ) -> Result<R, Failure> {
         let _ = start_pool(None);
+        let device = self.device.open()?;
         Ok(in_pool(|| {
-            let subject = Subject::open(&self.subject)?;
+            let subject = Subject::open_on(&self.subject, &device)?;
             let samples = Samples::of(&subject, self.data.as_deref())?;
             let bar = bar();
             let mut progress = |done: usize, most: usize, note: &str| {

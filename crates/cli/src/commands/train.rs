@@ -3,13 +3,14 @@
 mod progress;
 mod summary;
 
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::job;
 use crate::output::{bytes, duration, grouped, scaled, spinner, warn};
 use crate::standard::{stdout, tell};
 use clap::Args;
 use hadal_cpu::pool::{in_pool, start_pool};
-use hadal_model::read_config;
+use hadal_model::{CPU, read_config};
 use hadal_residual::ResidualConfig;
 use hadal_train::{
     ConfigLayers, Finished, PRESETS, RunConfig, RunConfigError, Trainer, estimate, for_depth,
@@ -42,6 +43,7 @@ Examples:
   hadal train --from smaller --set data.train=DIR --set train.steps=200 --out runs/healed
       # DIR: hadal data prepare text.txt --tokenizer smaller --out DIR
   hadal train --resume runs/3
+  hadal train --device wgpu                                   # in a build with that feature
   hadal train --preset s --dry-run --show-config")]
 pub(crate) struct Train {
     /// Settings on top of the preset
@@ -72,6 +74,8 @@ pub(crate) struct Train {
     /// Folder of the run [default: runs/PRESET-POLICY-SEED]
     #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Continue this run
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset", "depth", "from", "residual", "settings", "seed", "out", "dry_run", "show_config", "diagnose_every"])]
     resume: Option<PathBuf>,
@@ -97,7 +101,7 @@ impl Train {
         let _ = start_pool(job::threads(&*ranks)?);
         let trainer = match &self.resume {
             Some(run) => {
-                let trainer = Trainer::resume_among(run, self.strict, ranks)?;
+                let trainer = Trainer::resume_among(run, self.device.given(), self.strict, ranks)?;
                 tell(&format!("resuming {} at step {}", run.display(), trainer.step()));
                 trainer
             }
@@ -160,6 +164,9 @@ impl Train {
         }
         if let Some(steps) = self.diagnose_every {
             layers = layers.with_setting(&format!("diagnose.every_steps={steps}"))?;
+        }
+        if let Some(device) = self.device.given() {
+            layers = layers.with_setting(&format!("train.device={device}"))?;
         }
         for setting in &self.settings {
             layers = layers.with_setting(setting)?;
@@ -267,6 +274,10 @@ fn dry_run(config: &RunConfig, shown: Option<&str>, notes: &[String]) -> Result<
         warn(&warning);
     }
     writeln!(out, "policy      {}", config.residual)?;
+    let device = &config.train.device;
+    if device != CPU {
+        writeln!(out, "device      {device}; memory and time below are the CPU's")?;
+    }
     writeln!(out, "parameters  {}", grouped(plan.cost.parameters.total().into()))?;
     writeln!(
         out,

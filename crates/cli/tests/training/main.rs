@@ -6,6 +6,7 @@
 
 mod compare;
 mod damage;
+mod device;
 mod diagnose;
 mod failures;
 mod healing;

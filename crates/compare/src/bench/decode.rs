@@ -6,7 +6,7 @@ use super::protocol::{ContextTimes, DecodeTimes, Work};
 use super::skip::let_skip;
 use super::tokens::{batch, tokens};
 use super::weights::made_up;
-use hadal_model::{Decoder, Device, PassError, Precision, Session, Tally, Variant};
+use hadal_model::{Decoder, PassError, Precision, Session, Tally, Variant};
 use std::time::Instant;
 
 /// Tokens written after each context. The first one is not timed: it makes room in the cache.
@@ -30,7 +30,7 @@ pub(super) struct Decoding {
 impl Decoding {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
         // There is no training, so nothing is kept for a backward pass.
-        let mut decoder = made_up(job, &Device::flex())?;
+        let mut decoder = made_up(job, &job.device)?;
         // The prompt that will be read.
         let_skip(&mut decoder, job, &[batch(0, 1, job.seq, job.model.vocab_size)])?;
         let Job { seq, precision, .. } = *job;

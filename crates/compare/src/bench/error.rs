@@ -14,6 +14,9 @@ pub enum BenchError {
     /// The model cannot be run.
     #[error(transparent)]
     Pass(#[from] PassError),
+    /// What a device holds cannot be read, or it cannot be waited for.
+    #[error("{0}")]
+    Device(String),
     /// There are no thresholds.
     #[error(transparent)]
     Skip(#[from] SkipError),

@@ -1,6 +1,6 @@
 //! What a worker does.
 
-use hadal_model::{ConfigError, ModelConfig, ModelCost, Precision};
+use hadal_model::{ConfigError, Device, ModelConfig, ModelCost, Precision};
 use hadal_residual::Memory;
 
 /// What is timed.
@@ -46,6 +46,8 @@ pub struct Job {
     pub memory: Memory,
     /// Which tokens skip.
     pub skip: SkipRate,
+    /// Where the model is.
+    pub device: Device,
 }
 
 impl Job {

@@ -9,7 +9,7 @@ use super::step::Training;
 use hadal_cpu::machine::cpu_model;
 use hadal_cpu::pool::{in_pool, start_pool};
 use hadal_kernels::plainly;
-use hadal_model::ModelCost;
+use hadal_model::{Device, ModelCost};
 use hadal_train::peak_rss_mb;
 use hadal_train::provenance::simd;
 use serde::Serialize;
@@ -36,7 +36,10 @@ fn answer(job: &Job, input: impl BufRead, mut output: impl Write) -> Result<(), 
     let parameters = ModelCost::of(&job.model)?.parameters.total();
     let ready = Ready {
         parameters,
-        simd: simd(job.precision),
+        simd: match job.device == Device::flex() {
+            true => simd(job.precision),
+            false => format!("plain on {:?}", job.device),
+        },
         cpu: cpu_model(),
         speeds: speeds(job.threads),
     };

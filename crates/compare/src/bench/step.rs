@@ -10,8 +10,10 @@ use burn::module::Module;
 use hadal_data::Batch;
 use hadal_kernels::read_back;
 use hadal_model::{Decoder, Device, Pass, PassError, Tally};
-use hadal_train::gradient::gradients;
-use hadal_train::optim::{AdamWConfig, HiddenRule, Optimizer, OptimizerConfig, project};
+use hadal_train::gradient::{gradients, tensor_gradients};
+use hadal_train::optim::{
+    AdamWConfig, DeviceOptimizer, HiddenRule, Optimizer, OptimizerConfig, project,
+};
 use hadal_train::quality::scalar;
 use std::time::Instant;
 
@@ -25,13 +27,15 @@ const CALIBRATION: u64 = 2;
 pub(super) struct Training {
     decoder: Decoder,
     optimizer: Optimizer,
+    /// What moves the parameters on another device than the CPU.
+    on_device: Option<DeviceOptimizer>,
     job: Job,
     steps: u64,
 }
 
 impl Training {
     pub(super) fn new(job: &Job) -> Result<Self, BenchError> {
-        let mut decoder = made_up(job, &Device::flex().autodiff())?;
+        let mut decoder = made_up(job, &job.device.clone().autodiff())?;
         let config = OptimizerConfig {
             hidden: HiddenRule::Adamw,
             adamw: AdamWConfig { lr: LEARNING_RATE, ..AdamWConfig::default() },
@@ -46,7 +50,9 @@ impl Training {
             decoder.set_skipping(plain.config().residual.skipping())?;
         }
         let optimizer = Optimizer::new(&config, &decoder);
-        Ok(Self { decoder, optimizer, job: job.clone(), steps: 0 })
+        let on_device =
+            (job.device != Device::flex()).then(|| DeviceOptimizer::of(&optimizer, &job.device));
+        Ok(Self { decoder, optimizer, on_device, job: job.clone(), steps: 0 })
     }
 
     /// Makes the next step. Its data is ready before the clock starts.
@@ -74,11 +80,24 @@ impl Training {
         let value = scalar(&loss).map_err(PassError::from)?;
         let forward = started.elapsed();
 
-        let gradients = gradients(&self.decoder, loss);
-        let backward = started.elapsed();
-
-        self.optimizer.step(&mut self.decoder, &gradients, self.steps, 1.0);
-        let all = started.elapsed();
+        let (backward, all) = match &mut self.on_device {
+            None => {
+                let gradients = gradients(&self.decoder, loss);
+                let backward = started.elapsed();
+                self.optimizer.step(&mut self.decoder, &gradients, self.steps, 1.0);
+                (backward, started.elapsed())
+            }
+            Some(optimizer) => {
+                let device = &self.job.device;
+                let wait = || device.sync().map_err(|error| BenchError::Device(error.to_string()));
+                let mut gradients = tensor_gradients(&self.decoder, loss);
+                wait()?;
+                let backward = started.elapsed();
+                optimizer.step(&mut self.decoder, &mut gradients, None, self.steps, 1.0);
+                wait()?;
+                (backward, started.elapsed())
+            }
+        };
 
         let ms = |time: std::time::Duration| 1e3 * time.as_secs_f64();
         Ok(StepTimes {

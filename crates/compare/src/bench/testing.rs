@@ -2,7 +2,7 @@
 
 use super::job::{Activity, Job, SkipRate};
 use super::shape::Shape;
-use hadal_model::{ModelConfig, Precision};
+use hadal_model::{Device, ModelConfig, Precision};
 use hadal_residual::Memory;
 
 /// Training of a tiny model with this policy.
@@ -27,5 +27,6 @@ pub(super) fn job(policy: &str) -> Job {
         precision: Precision::F32,
         memory: Memory::default(),
         skip: SkipRate::Unasked,
+        device: Device::flex(),
     }
 }

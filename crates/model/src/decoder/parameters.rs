@@ -68,7 +68,7 @@ impl Decoder {
         found
     }
 
-    fn names(&self) -> HashMap<u64, &str> {
+    pub(super) fn names(&self) -> HashMap<u64, &str> {
         self.declared.iter().map(|d| (d.id.val(), d.name.as_str())).collect()
     }
 }

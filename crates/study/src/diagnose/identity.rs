@@ -1,8 +1,8 @@
 //! What a diagnosis is of: numbers of another model, other data or other settings must not be mixed with its own.
 
 use super::error::DiagnoseError;
+use crate::subject::form;
 use crate::{Samples, Subject};
-use hadal_cpu::Form;
 use serde::{Deserialize, Serialize};
 
 /// Hashes of everything that the numbers depend on. Which diagnostics were asked for is no part of it.
@@ -14,7 +14,7 @@ pub(crate) struct Identity {
     data: String,
     /// What is left out of it, and how far a run's gains have warmed up.
     settings: String,
-    /// This version, and the SIMD form that it computes in.
+    /// This version, and the SIMD form or device that it computes in.
     program: String,
 }
 
@@ -46,11 +46,12 @@ impl Identity {
             data.update(&(batch.input.batch() as u64).to_le_bytes()).update(&scored);
         }
         let settings = format!("{:?} {:?}", subject.absent, subject.mode);
+        let device = subject.decoder.device();
         Ok(Self {
             model: model.finalize().to_string(),
             data: data.finalize().to_string(),
             settings: blake3::hash(settings.as_bytes()).to_string(),
-            program: format!("{} {}", env!("CARGO_PKG_VERSION"), Form::best()),
+            program: format!("{} {}", env!("CARGO_PKG_VERSION"), form(&device)),
         })
     }
 

@@ -42,7 +42,7 @@ pub struct PlanEstimate {
 pub fn estimate(request: &Request) -> Result<PlanEstimate, PruneError> {
     let options = request.options;
     options.check()?;
-    let subject = Subject::open(request.model)?;
+    let subject = Subject::open_on(request.model, request.device)?;
     let data = Halves::read(&subject, request.data, request.batches)?;
     let decoder = subject.decoder.valid();
     let config = decoder.config();

@@ -8,9 +8,9 @@ use super::file::Source;
 use super::halves::hash_into;
 use super::measure::Sums;
 use crate::kept::{Kept, KeptError};
-use hadal_cpu::Form;
+use crate::subject::form;
 use hadal_data::Batch;
-use hadal_model::Part;
+use hadal_model::{Device, Part};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -29,8 +29,13 @@ enum Entry {
 impl Ledger {
     /// Opens what an earlier command left, or begins anew. Measurements of another model are not thrown away without
     /// `force`.
-    pub(super) fn open(path: &Path, source: &Source, force: bool) -> Result<Self, PruneError> {
-        Kept::open(path, identity(source), force).map(Self).map_err(|error| match error {
+    pub(super) fn open(
+        path: &Path,
+        source: &Source,
+        device: &Device,
+        force: bool,
+    ) -> Result<Self, PruneError> {
+        Kept::open(path, identity(source, device), force).map(Self).map_err(|error| match error {
             KeptError::File(error) => error.into(),
             KeptError::Other => PruneError::OtherMeasurements { path: path.into() },
         })
@@ -81,9 +86,9 @@ fn key(piece: &str, cut: &[Part]) -> String {
     format!("{piece} {}", Part::list(&Part::of_sites(&Part::all_sites(cut))))
 }
 
-/// The program and the model. Other programs and other SIMD forms differ in the last bits.
-fn identity(source: &Source) -> String {
-    let form = Form::best();
+/// The program and the model. Other programs, SIMD forms and devices differ in the last bits.
+fn identity(source: &Source, device: &Device) -> String {
+    let form = form(device);
     let hashes: Vec<&str> = source.files.iter().map(|file| file.blake3.as_str()).collect();
     format!("hadal {}, {form}, {}", env!("CARGO_PKG_VERSION"), hashes.join(" "))
 }

@@ -11,7 +11,7 @@ use super::scores::{Scores, cuts, score};
 use super::speed::{Speed, TURNS, speed};
 use crate::Subject;
 use burn::module::Module;
-use hadal_model::{Decoder, ModelConfig, ModelCost, Part};
+use hadal_model::{Decoder, Device, ModelConfig, ModelCost, Part};
 use hadal_residual::StepMode;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -132,6 +132,8 @@ pub struct Request<'a> {
     pub batches: Option<usize>,
     /// What goes, and how it is chosen.
     pub options: &'a Options,
+    /// Where the model is measured.
+    pub device: &'a Device,
     /// What was typed.
     pub command: &'a str,
     /// Where measurements are kept until the plan is done, see [`measurements_of`](super::measurements_of).
@@ -151,10 +153,10 @@ pub fn plan(
     request.options.check()?;
     let source = Source::open(request.model)?;
     let ledger = match request.keep {
-        Some(path) => Ledger::open(path, &source, request.force)?,
+        Some(path) => Ledger::open(path, &source, request.device, request.force)?,
         None => Ledger::default(),
     };
-    let subject = Subject::open(request.model)?;
+    let subject = Subject::open_on(request.model, request.device)?;
     let data = Halves::read(&subject, request.data, request.batches)?;
     let decoder = subject.decoder.valid();
     let mut course = Course::new(progress, stop, ledger);

@@ -37,18 +37,23 @@ impl AdamWConfig {
         lr: f64,
         decay: f64,
     ) {
+        let rule = self.rule(step, lr, decay);
+        rule.step(values, &mut slot.first, &mut slot.second, gradient);
+    }
+
+    /// What does not depend on the element.
+    pub(super) fn rule(&self, step: u64, lr: f64, decay: f64) -> update::AdamW {
         let [b1, b2] = self.betas;
         let t = (step + 1) as f64;
         let (correct1, correct2) = (1.0 - b1.powf(t), 1.0 - b2.powf(t));
         let (size, root) = ((lr / correct1) as f32, (1.0 / correct2).sqrt() as f32);
-        let rule = update::AdamW {
+        update::AdamW {
             betas: [b1 as f32, b2 as f32],
             size,
             root,
             keep: (1.0 - lr * decay) as f32,
             eps: self.eps as f32,
-        };
-        rule.step(values, &mut slot.first, &mut slot.second, gradient);
+        }
     }
 }
 

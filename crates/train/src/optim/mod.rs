@@ -5,11 +5,13 @@
 //! depends on the order in which modules are visited.
 
 mod adamw;
+mod device;
 mod groups;
 mod muon;
 mod schedule;
 
 pub use adamw::AdamWConfig;
+pub use device::{DeviceOptimizer, TensorGradients, accumulate_tensors};
 pub use groups::{Group, group_of};
 pub use muon::{Coefficients, MuonConfig, MuonScale, orthogonalise};
 pub use schedule::{Schedule, ScheduleConfig};
@@ -56,6 +58,15 @@ impl Default for OptimizerConfig {
             muon: MuonConfig::default(),
             clip: 1.0,
             gate_slowdown: 12.0,
+        }
+    }
+}
+
+impl OptimizerConfig {
+    fn hidden_rate(&self) -> f64 {
+        match self.hidden {
+            HiddenRule::Muon => self.muon.lr,
+            HiddenRule::Adamw => self.adamw.lr,
         }
     }
 }
@@ -161,7 +172,7 @@ impl Optimizer {
         step: u64,
         rate: f64,
     ) {
-        let gate_rate = self.hidden_rate() / self.config.gate_slowdown;
+        let gate_rate = self.config.hidden_rate() / self.config.gate_slowdown;
         let OptimizerConfig { adamw, muon, .. } = &self.config;
         decoder.change_parameters(|name, values| {
             let Some(gradient) = gradients.get(name) else { return };
@@ -175,13 +186,6 @@ impl Optimizer {
             adamw.step(values, slot, gradient, step, rate * lr, decay);
         });
         project(decoder);
-    }
-
-    fn hidden_rate(&self) -> f64 {
-        match self.config.hidden {
-            HiddenRule::Muon => self.config.muon.lr,
-            HiddenRule::Adamw => self.config.adamw.lr,
-        }
     }
 }
 

@@ -93,11 +93,11 @@ impl Coefficients {
             .collect()
     }
 
-    fn in_f32(self, steps: usize) -> Vec<[f32; 3]> {
+    pub(super) fn in_f32(self, steps: usize) -> Vec<[f32; 3]> {
         self.sequence(steps).into_iter().map(|abc| abc.map(|x| x as f32)).collect()
     }
 
-    fn margin(self) -> f64 {
+    pub(super) fn margin(self) -> f64 {
         match self {
             Self::PolarExpress => SAFETY,
             Self::Jordan => 1.0,
@@ -140,7 +140,7 @@ impl MuonConfig {
 }
 
 impl MuonScale {
-    fn factor(self, [rows, columns]: [usize; 2]) -> f64 {
+    pub(super) fn factor(self, [rows, columns]: [usize; 2]) -> f64 {
         match self {
             Self::Jordan => (rows as f64 / columns as f64).max(1.0).sqrt(),
             Self::Moonlight => 0.2 * (rows.max(columns) as f64).sqrt(),

@@ -11,6 +11,7 @@ use crate::start;
 use crate::state::State;
 use crate::team::{self, Agreement, Division, Team};
 use hadal_data::Feed;
+use hadal_model::CPU;
 use hadal_ranks::Ranks;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,17 +31,19 @@ impl Trainer {
         Self::joined(joined, team)
     }
 
-    /// Goes on with a run on any number of ranks, as [`resume`](Self::resume) does, or strictly. Rank 0 reads `out`.
+    /// Goes on with a run on any number of ranks, as [`resume`](Self::resume) does, on a device that is
+    /// named or on the run's, strictly or not. Rank 0 reads `out`.
     pub fn resume_among(
         out: &Path,
+        device: Option<&str>,
         strictly: bool,
         ranks: Arc<dyn Ranks>,
     ) -> Result<Self, TrainError> {
         let mut team = Team::new(ranks);
         if team.is_alone() {
-            return Self::go_on(out, strictly);
+            return Self::go_on(out, strictly, device);
         }
-        let joined = Self::resumed(out, strictly, &mut team);
+        let joined = Self::resumed(out, device, strictly, &mut team);
         Self::joined(joined, team)
     }
 
@@ -71,8 +74,13 @@ impl Trainer {
         trainer.shared(team)
     }
 
-    fn resumed(out: &Path, strictly: bool, team: &mut Team) -> Result<Self, TrainError> {
-        let leader = if team.leads() { Some(Self::go_on(out, strictly)?) } else { None };
+    fn resumed(
+        out: &Path,
+        device: Option<&str>,
+        strictly: bool,
+        team: &mut Team,
+    ) -> Result<Self, TrainError> {
+        let leader = if team.leads() { Some(Self::go_on(out, strictly, device)?) } else { None };
         let settings = team.told(leader.as_ref().map(|leader| leader.folder.settings()))?;
         let trainer = match leader {
             Some(leader) => leader,
@@ -133,6 +141,9 @@ impl Trainer {
 /// Every rank needs a part of each step.
 fn check_ranks(config: &RunConfig, team: &Team) -> Result<(), TrainError> {
     let (ranks, passes, batch) = (team.size(), config.train.accumulate, config.train.batch);
+    if config.train.device != CPU {
+        return Err(TrainError::RanksOnDevice { device: config.train.device.clone() });
+    }
     match ranks <= passes {
         true => Ok(()),
         false => Err(TrainError::TooManyRanks { ranks, passes, batch }),

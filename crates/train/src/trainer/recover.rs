@@ -48,6 +48,7 @@ impl Trainer {
             OnFailure::Rollback if self.anchors()?.is_empty() => OnFailure::Stop,
             what => what,
         };
+        self.bring_to_host()?;
         let dump = self.dump(problem, then, observer);
         // Both ways continue with the data after the step that failed.
         let behind = self.state.skipped_sequences + (step + 1) * window;
@@ -117,6 +118,7 @@ impl Trainer {
                     observer.recovered(&warning);
                 }
             }
+            self.bring_to_device();
             self.state = state;
             // With fewer failures, but it leads to the same state.
             self.known = Some(anchor);

@@ -17,16 +17,26 @@ impl Trainer {
     /// Goes on with a run from its last checkpoint, or from the start if it has none yet. Checkpoints that are damaged
     /// are set aside, and [`warnings`](Self::warnings) says so: the one before leads to the same bits.
     pub fn resume(out: &Path) -> Result<Self, TrainError> {
-        Self::go_on(out, false)
+        Self::go_on(out, false, None)
     }
 
     /// The same, but a newest checkpoint that is damaged is an error.
     pub fn resume_strictly(out: &Path) -> Result<Self, TrainError> {
-        Self::go_on(out, true)
+        Self::go_on(out, true, None)
     }
 
-    pub(super) fn go_on(out: &Path, strictly: bool) -> Result<Self, TrainError> {
-        let (folder, config) = RunFolder::open(out)?;
+    pub(super) fn go_on(
+        out: &Path,
+        strictly: bool,
+        device: Option<&str>,
+    ) -> Result<Self, TrainError> {
+        let (folder, recorded) = RunFolder::open(out)?;
+        let mut config = recorded.clone();
+        if let Some(device) = device {
+            config.train.device = device.into();
+            config.check()?;
+        }
+        start::device(&config)?;
         let named = |reason| {
             let (config, reason) = (folder.config_file(), Box::new(reason));
             TrainError::FeedOf { config, reason }
@@ -45,7 +55,7 @@ impl Trainer {
         let mut found = None;
         let mut damaged = Vec::new();
         for &step in steps.iter().rev() {
-            match restored(&folder, step, &config, &feed, (&mut decoder, &mut optimizer)) {
+            match restored(&folder, step, &recorded, &feed, (&mut decoder, &mut optimizer)) {
                 Ok(state) => {
                     found = Some(state);
                     break;
@@ -78,7 +88,7 @@ impl Trainer {
         match provenance::resumed(out, &config) {
             Ok(differ) if differ.is_empty() => {}
             Ok(differ) => warnings.push(format!(
-                "bits are the same only with the same program, SIMD form and threads: {}",
+                "bits are the same only with the same program, device, SIMD form and threads: {}",
                 differ.join("; ")
             )),
             Err(error) => warnings.push(error.to_string()),

@@ -39,6 +39,7 @@ impl Trainer {
             let (path, aside) = (path.display(), aside.display());
             observer.recovered(&format!("{path} is not the state of this run; it is {aside} now"));
         }
+        self.bring_to_host()?;
         if let Some(logs) = &mut self.logs {
             logs.note(&mut self.state).map_err(TrainError::Logs)?;
         }

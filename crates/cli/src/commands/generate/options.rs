@@ -1,13 +1,14 @@
 //! Options of the commands that write: the model, how tokens are chosen, how a chat is formatted.
 
 use super::tokenizer::{refuse_task, tokenizer_of};
+use crate::device::DeviceOption;
 use crate::failure::Failure;
 use crate::output::spinner;
 use clap::Args;
 use hadal_cpu::pool::start_pool;
 use hadal_model::{
-    ChatTemplate, Checkpoint, DEVICES, NAMED_TEMPLATES, Part, Sampler, Sampling, StopStrings,
-    Stored, Tokenizer, device_named, load_for, read_config,
+    ChatTemplate, Checkpoint, NAMED_TEMPLATES, Part, Sampler, Sampling, StopStrings, Stored,
+    Tokenizer, load_for, read_config,
 };
 use hadal_residual::{Site, Skipping, Thresholds};
 use std::path::{Path, PathBuf};
@@ -24,9 +25,8 @@ pub(crate) struct ModelOptions {
     /// Leave these blocks, attentions and MLPs out, e.g. 17,18,attn:20
     #[arg(long, alias = "skip-blocks", value_name = "PART,..", value_delimiter = ',')]
     without: Vec<Part>,
-    /// Where to run; all but flex, the CPU, are cargo features
-    #[arg(long, default_value = "flex", value_parser = DEVICES)]
-    device: String,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Threads that compute [default: one for each core]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -47,7 +47,7 @@ impl ModelOptions {
     pub(crate) fn load(&self, tokens: usize) -> Result<Loaded, Failure> {
         // Before anything computes: the first to do so would make another pool.
         let _ = start_pool(self.threads.map(usize::from));
-        let device = device_named(&self.device).map_err(Failure::usage)?;
+        let device = self.device.open()?;
         let spinner = spinner(format!("loading {}", self.model.display()));
         let checkpoint = load_for(&self.model, &device, tokens);
         spinner.finish_and_clear();

@@ -1,6 +1,7 @@
 //! `hadal prune plan`: scores, a choice, and its cost.
 
 use super::{bar, typed};
+use crate::device::DeviceOption;
 use crate::estimate::show_estimate;
 use crate::failure::Failure;
 use crate::output::{Table, bytes, grouped, print_json};
@@ -76,6 +77,8 @@ pub(super) struct PlanCommand {
     /// Batches of about 2048 tokens [default: 512 sequences or 65,536 tokens]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
+    #[command(flatten)]
+    device: DeviceOption,
     /// Where the plan goes
     #[arg(short, long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
@@ -117,6 +120,7 @@ impl PlanCommand {
             sub_layers: self.sub_layers,
             protect: protected(&self.protect)?,
         };
+        let device = self.device.open()?;
         self.places()?;
         let keep = measurements_of(&self.out);
         if !self.dry_run && keep.exists() && !self.force {
@@ -128,6 +132,7 @@ impl PlanCommand {
             data: self.data.as_deref(),
             batches: self.batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX)),
             options: &options,
+            device: &device,
             command: &typed,
             keep: Some(&keep),
             force: self.force,

@@ -3,6 +3,7 @@
 use super::*;
 use hadal_model::{Cache, load, save};
 use std::fs;
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
@@ -199,8 +200,10 @@ fn a_plan_tells_what_it_measured_and_refuses_another_model() {
 }
 
 pub(super) fn request<'a>(model: &'a Path, data: &'a Path, options: &'a Options) -> Request<'a> {
+    static DEVICE: LazyLock<Device> = LazyLock::new(Device::flex);
+    let device = &*DEVICE;
     let (batches, command) = (Some(2), "hadal prune plan");
-    Request { model, data: Some(data), batches, options, command, keep: None, force: false }
+    Request { model, data: Some(data), batches, options, device, command, keep: None, force: false }
 }
 
 /// A model of five blocks that reads bytes, and some text.
