@@ -264,12 +264,12 @@ fn reordered_streams_and_biases_read_the_same() {
         let (site, f) = (Site::new(2), normal("write", [2, 3, 5]));
         let streams = policy.write(
             site,
-            streams,
+            streams.into(),
             Some(Opening { gates: beta.clone(), skipped: None }),
             f,
             &mut Traversal::default(),
         );
-        (beta, pool(&streams, normal("query", [5])).value)
+        (beta, streams.pool(normal("query", [5]), 1e-6).value)
     };
     for kind in [MultiGateKind::Independent, MultiGateKind::Competitive] {
         let (beta, read) = step(kind, [0, 1, 2]);
