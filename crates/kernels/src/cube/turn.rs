@@ -138,14 +138,18 @@ fn turn_backward(
     let q = kept[at + 5];
 
     let mut sum = 0.0f32;
+    // The mean of dc needs that of r.
+    let mut rs = 0.0f32;
     let mut c = UNIT_POS as usize;
     while c < width {
         let r = direction[start + c];
         let z = r + g * ((write[start + c] - mean - a * r) * p);
+        rs += r;
         sum += d_after[start + c] * z * q;
         c += units;
     }
     let level = cube_sum(sum, &mut parts, units, planes) * share;
+    let directions = cube_sum(rs, &mut parts, units, planes);
 
     sum = 0.0f32;
     c = UNIT_POS as usize;
@@ -174,14 +178,6 @@ fn turn_backward(
     let da = 0.0f32 - cube_sum(sum, &mut parts, units, planes);
     let change = cube_sum(changes, &mut parts, units, planes);
 
-    // The mean of dc needs that of r.
-    sum = 0.0f32;
-    c = UNIT_POS as usize;
-    while c < width {
-        sum += direction[start + c];
-        c += units;
-    }
-    let directions = cube_sum(sum, &mut parts, units, planes);
     let shift = (change + da / length * directions) * share;
 
     c = UNIT_POS as usize;
