@@ -53,7 +53,7 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, gain: Tensor<1>, eps: f64) -> Tens
         return run(operation, vec![x.into(), gain.into()]);
     }
     #[cfg(feature = "gpu")]
-    if crate::streams::kernel(&x.device(), x.dtype(), 1, "rms_norm") {
+    if crate::streams::kernel(&x, "rms_norm") {
         return crate::cube::rms_norm(x, gain, eps);
     }
     rms(x, eps) * gain.unsqueeze()

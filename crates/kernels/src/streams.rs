@@ -12,15 +12,12 @@ pub const MOST_GATED_STREAMS: usize = 32;
 #[cfg(feature = "gpu")]
 const MOST_MIXED_STREAMS: usize = 8;
 
-/// Whether an operation takes its kernel, which is then counted.
+/// Whether an operation on this tensor takes its kernel, which is then counted.
 #[cfg(feature = "gpu")]
-pub(crate) fn kernel(
-    device: &burn::tensor::Device,
-    dtype: burn::tensor::DType,
-    rows: usize,
-    operation: &'static str,
-) -> bool {
-    let taken = rows > 0 && dtype == burn::tensor::DType::F32 && crate::path::takes_cubes(device);
+pub(crate) fn kernel<const D: usize>(tensor: &Tensor<D>, operation: &'static str) -> bool {
+    let taken = tensor.dtype() == burn::tensor::DType::F32
+        && tensor.shape().num_elements() > 0
+        && crate::path::takes_cubes(&tensor.device());
     if taken {
         crate::path::count_cube(operation);
     }
@@ -36,9 +33,7 @@ pub(crate) fn kernel(
 /// - output: `[B, T, d]` and `[B, T, n]`
 pub fn pool_streams(streams: Tensor<4>, query: Tensor<1>, eps: f64) -> (Tensor<3>, Tensor<3>) {
     #[cfg(feature = "gpu")]
-    if streams.dims()[2] <= MOST_GATED_STREAMS
-        && kernel(&streams.device(), streams.dtype(), streams.dims()[0], "pool")
-    {
+    if streams.dims()[2] <= MOST_GATED_STREAMS && kernel(&streams, "pool") {
         return crate::cube::pool_streams(streams, query, eps);
     }
     let weights = softmax(scores(streams.clone(), query, eps), 2);
@@ -71,7 +66,7 @@ pub fn pool_and_gate_streams(
 ) -> (Tensor<3>, Tensor<3>, Tensor<3>) {
     let [batch, time, n, _] = streams.dims();
     #[cfg(feature = "gpu")]
-    if n <= MOST_GATED_STREAMS && kernel(&streams.device(), streams.dtype(), batch, "gated_pool") {
+    if n <= MOST_GATED_STREAMS && kernel(&streams, "gated_pool") {
         return crate::cube::pool_and_gate_streams(streams, query, gate, eps);
     }
     let weights = softmax(scores(streams.clone(), query, eps), 2);
@@ -96,9 +91,7 @@ pub fn pool_and_gate_streams(
 /// - `gates`: `[B, T, n]`
 pub fn gated_write(streams: Tensor<4>, write: Tensor<3>, gates: Tensor<3>) -> Tensor<4> {
     #[cfg(feature = "gpu")]
-    if streams.dims()[2] <= MOST_GATED_STREAMS
-        && kernel(&streams.device(), streams.dtype(), streams.dims()[0], "gated_write")
-    {
+    if streams.dims()[2] <= MOST_GATED_STREAMS && kernel(&streams, "gated_write") {
         return crate::cube::gated_write(streams, write, gates);
     }
     let gates = gates.unsqueeze_dim::<4>(3);
@@ -115,9 +108,7 @@ pub fn gated_write(streams: Tensor<4>, write: Tensor<3>, gates: Tensor<3>) -> Te
 /// - output: `[B, T, d]`
 pub fn read_streams(weights: Tensor<3>, streams: Tensor<4>) -> Tensor<3> {
     #[cfg(feature = "gpu")]
-    if streams.dims()[2] <= MOST_GATED_STREAMS
-        && kernel(&streams.device(), streams.dtype(), streams.dims()[0], "read")
-    {
+    if streams.dims()[2] <= MOST_GATED_STREAMS && kernel(&streams, "read") {
         return crate::cube::read_streams(weights, streams);
     }
     weighted(weights, streams)
@@ -141,9 +132,7 @@ pub fn mix_streams(
     write: Tensor<3>,
 ) -> Tensor<4> {
     #[cfg(feature = "gpu")]
-    if streams.dims()[2] <= MOST_MIXED_STREAMS
-        && kernel(&streams.device(), streams.dtype(), streams.dims()[0], "mix")
-    {
+    if streams.dims()[2] <= MOST_MIXED_STREAMS && kernel(&streams, "mix") {
         return crate::cube::mix_streams(res, post, streams, write);
     }
     let written = post.unsqueeze_dim::<4>(3) * write.unsqueeze_dim::<4>(2);
@@ -161,7 +150,7 @@ pub fn mix_streams(
 /// - `gain`: `[B, T, 1]`
 pub fn turn(direction: Tensor<3>, write: Tensor<3>, gain: Tensor<3>, eps: f64) -> Tensor<3> {
     #[cfg(feature = "gpu")]
-    if kernel(&direction.device(), direction.dtype(), direction.dims()[0], "turn") {
+    if kernel(&direction, "turn") {
         return crate::cube::turn(direction, write, gain, eps);
     }
     let u = turning_part(write, direction.clone(), eps);
