@@ -63,7 +63,7 @@ fn run(function: Function, sizes: &[usize], device: &Device) -> Seen {
     let size = output.dims()[0];
     let form = Tensor::<1>::from_data(TensorData::new(noise(size, 99), [size]), &device);
     let mut gradients = ((output.clone() + 1.0) * form).sum().backward();
-    let mut seen = vec![values(output.inner())];
+    let mut seen = vec![values(output)];
     seen.extend(leaves.iter().map(|leaf| values(leaf.grad_remove(&mut gradients).unwrap())));
     seen
 }

@@ -117,7 +117,7 @@ fn gated_pool_forward(
     #[unroll]
     for i in 0..n {
         let mean = cube_sum(inverse[i], &mut parts, units, planes) * share;
-        let r = (mean + epsilon).inverse_sqrt() + mean * 0.0;
+        let r = (mean + epsilon).inverse_sqrt() + mean * 0.0f32;
         inverse[i] = r;
         scores[i] = cube_sum(scores[i], &mut parts, units, planes) * r;
         gate_scores[i] = cube_sum(gate_scores[i], &mut parts, units, planes) * r;

@@ -83,7 +83,7 @@ fn pool_forward(
     #[unroll]
     for i in 0..n {
         let mean = cube_sum(inverse[i], &mut parts, units, planes) * share;
-        let r = (mean + epsilon).inverse_sqrt() + mean * 0.0;
+        let r = (mean + epsilon).inverse_sqrt() + mean * 0.0f32;
         inverse[i] = r;
         scores[i] = cube_sum(scores[i], &mut parts, units, planes) * r;
     }

@@ -40,7 +40,7 @@ fn rms_forward(
     }
     let mean = cube_sum(squares, &mut parts, units, planes) * share;
     // Not a number where squares are too large, as in the plain form.
-    let r = (mean + epsilon).inverse_sqrt() + mean * 0.0;
+    let r = (mean + epsilon).inverse_sqrt() + mean * 0.0f32;
     if UNIT_POS == 0 {
         inverse[row] = r;
     }

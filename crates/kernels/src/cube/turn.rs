@@ -77,7 +77,7 @@ fn turn_forward(
         c += units;
     }
     let size = cube_sum(squares, &mut parts, units, planes) * share;
-    let p = (size + epsilon).inverse_sqrt() + size * 0.0;
+    let p = (size + epsilon).inverse_sqrt() + size * 0.0f32;
 
     squares = 0.0f32;
     c = UNIT_POS as usize;
@@ -89,7 +89,7 @@ fn turn_forward(
     }
     // Measured, not predicted: rounding would drift.
     let turned = cube_sum(squares, &mut parts, units, planes) * share;
-    let q = turned.inverse_sqrt() + turned * 0.0;
+    let q = turned.inverse_sqrt() + turned * 0.0f32;
 
     c = UNIT_POS as usize;
     while c < width {

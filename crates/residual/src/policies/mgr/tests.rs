@@ -5,6 +5,7 @@ mod skipping;
 mod start;
 
 use super::*;
+use crate::pool::{Source, pool};
 use crate::probe::Recorder;
 use crate::testing::{
     Stand, assert_close, assert_gradients, assert_near, assert_tokens_are_independent, chosen,

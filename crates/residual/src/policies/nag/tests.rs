@@ -10,6 +10,7 @@ use crate::testing::{
     Stand, assert_close, assert_near, chosen, dimensions, normal, random, traverse, values, watched,
 };
 use burn::tensor::Device;
+use hadal_kernels::{rms, turning_part};
 
 fn dense() -> NormAgnosticConfig {
     NormAgnosticConfig { directions: 4, ..Default::default() }
