@@ -17,7 +17,7 @@
 
 use super::launch::{Layout, cubes, empty, in_order, sizes};
 use super::pool::weigh;
-use super::sums::{Terms, columns, cube_sum, room};
+use super::sums::{Terms, columns, cube_sum, inverse_root, room};
 use crate::path::Planes;
 use burn::backend::TensorMetadata;
 use burn::tensor::Shape;
@@ -117,7 +117,7 @@ fn gated_pool_forward(
     #[unroll]
     for i in 0..n {
         let mean = cube_sum(inverse[i], &mut parts, units, planes) * share;
-        let r = (mean + epsilon).inverse_sqrt() + mean * 0.0f32;
+        let r = inverse_root(mean, epsilon);
         inverse[i] = r;
         scores[i] = cube_sum(scores[i], &mut parts, units, planes) * r;
         gate_scores[i] = cube_sum(gate_scores[i], &mut parts, units, planes) * r;

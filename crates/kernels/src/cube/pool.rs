@@ -10,7 +10,7 @@
 //! What a token keeps begins with `[r | alpha | v]`, n each; where gates were found with it (`gates.rs`), theirs follows.
 
 use super::launch::{Layout, cubes, empty, in_order, sizes};
-use super::sums::{Terms, columns, cube_sum, room};
+use super::sums::{Terms, columns, cube_sum, inverse_root, room};
 use crate::path::Planes;
 use burn::backend::TensorMetadata;
 use burn::tensor::Shape;
@@ -83,7 +83,7 @@ fn pool_forward(
     #[unroll]
     for i in 0..n {
         let mean = cube_sum(inverse[i], &mut parts, units, planes) * share;
-        let r = (mean + epsilon).inverse_sqrt() + mean * 0.0f32;
+        let r = inverse_root(mean, epsilon);
         inverse[i] = r;
         scores[i] = cube_sum(scores[i], &mut parts, units, planes) * r;
     }

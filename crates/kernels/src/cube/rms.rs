@@ -3,7 +3,7 @@
 //! Backward, with `g = gain dy`: `dx = r g - r^3 x (g . x) / d` and `dgain = sum_rows r x dy`.
 
 use super::launch::{Layout, cubes, empty, in_order};
-use super::sums::{Terms, columns, cube_sum, room};
+use super::sums::{Terms, columns, cube_sum, inverse_root, room};
 use crate::path::Planes;
 use burn::backend::TensorMetadata;
 use burn::tensor::Shape;
@@ -39,8 +39,7 @@ fn rms_forward(
         c += units;
     }
     let mean = cube_sum(squares, &mut parts, units, planes) * share;
-    // Not a number where squares are too large, as in the plain form.
-    let r = (mean + epsilon).inverse_sqrt() + mean * 0.0f32;
+    let r = inverse_root(mean, epsilon);
     if UNIT_POS == 0 {
         inverse[row] = r;
     }

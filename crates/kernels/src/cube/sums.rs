@@ -56,6 +56,17 @@ pub(super) fn cube_sum(
     total
 }
 
+/// `1 / sqrt(mean + epsilon)`. Of a row whose squares are too large for f32 it is infinite: zero would make a row of zeros of
+/// it, which nobody would notice, and shader compilers may leave out what makes it not a number.
+#[cube]
+pub(super) fn inverse_root(mean: f32, epsilon: f32) -> f32 {
+    let mut root = (mean + epsilon).inverse_sqrt();
+    if mean > 3.0e38f32 {
+        root = mean;
+    }
+    root
+}
+
 /// Rows of one partial sum.
 const CHUNK: usize = 64;
 /// WebGPU has 65,535 cubes in a dimension.

@@ -16,7 +16,7 @@
 //! What a token keeps is `[g, mean(f), a, r . r, p, q]`.
 
 use super::launch::{Layout, cubes, empty, in_order};
-use super::sums::{cube_sum, room};
+use super::sums::{cube_sum, inverse_root, room};
 use crate::path::Planes;
 use burn::backend::TensorMetadata;
 use burn::tensor::Shape;
@@ -77,7 +77,7 @@ fn turn_forward(
         c += units;
     }
     let size = cube_sum(squares, &mut parts, units, planes) * share;
-    let p = (size + epsilon).inverse_sqrt() + size * 0.0f32;
+    let p = inverse_root(size, epsilon);
 
     squares = 0.0f32;
     c = UNIT_POS as usize;
@@ -89,7 +89,7 @@ fn turn_forward(
     }
     // Measured, not predicted: rounding would drift.
     let turned = cube_sum(squares, &mut parts, units, planes) * share;
-    let q = turned.inverse_sqrt() + turned * 0.0f32;
+    let q = inverse_root(turned, 0.0f32);
 
     c = UNIT_POS as usize;
     while c < width {
