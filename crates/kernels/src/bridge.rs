@@ -1,5 +1,5 @@
-//! The only file that knows Burn's backend API: runs an [`Operation`] on tensors and records it for the
-//! backward pass.
+//! Runs an [`Operation`] on tensors and records it for the backward pass. Burn's backend API is known here, and in `cube` for
+//! GPUs, and nowhere else.
 
 use crate::path::count_call;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};

@@ -52,6 +52,10 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, gain: Tensor<1>, eps: f64) -> Tens
         let operation = RmsNorm { shape: x.dims().to_vec(), eps: eps as f32 };
         return run(operation, vec![x.into(), gain.into()]);
     }
+    #[cfg(feature = "gpu")]
+    if crate::streams::kernel(&x, "rms_norm") {
+        return crate::cube::rms_norm(x, gain, eps);
+    }
     rms(x, eps) * gain.unsqueeze()
 }
 

@@ -16,6 +16,7 @@ use crate::weights::{Init, Weights};
 use burn::module::{Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor};
 use hadal_cpu::streams::{Mixing, MixingForm, MixingReadOut, Stream};
+use hadal_kernels::{mix_streams, read_streams};
 
 /// The name of the scales that streams start with.
 pub(crate) const STREAM_SCALE: &str = "residual.stream_scale";
@@ -41,16 +42,6 @@ pub struct Mix {
     pub res: Option<Tensor<4>>,
     /// Weight of the write in each stream. `[B, T, n]`
     pub post: Tensor<3>,
-}
-
-/// `sum_i weight_i H_i`.
-///
-/// # Shapes
-/// - `weights`: `[B, T, n]`
-/// - `streams`: `[B, T, n, d]`
-/// - output: `[B, T, d]`
-fn weighted(weights: Tensor<3>, streams: Tensor<4>) -> Tensor<3> {
-    weights.unsqueeze_dim::<4>(2).matmul(streams).squeeze_dim(2)
 }
 
 impl Mix {
@@ -84,11 +75,7 @@ impl Mix {
     /// - `streams` and output: `[B, T, n, d]`
     /// - `output`: `[B, T, d]`
     fn write(self, streams: Tensor<4>, output: Tensor<3>) -> Tensor<4> {
-        let written = self.post.unsqueeze_dim::<4>(3) * output.unsqueeze_dim::<4>(2);
-        match self.res {
-            Some(res) => res.matmul(streams) + written,
-            None => streams + written,
-        }
+        mix_streams(self.res, self.post, streams, output)
     }
 }
 
@@ -209,7 +196,7 @@ impl<M: Mixer> Residual for MixedStreams<M> {
         let mix = self.sites[site.index].mix(&state.streams).steered(site, traversal);
         let pre = state.handed_on.as_ref().unwrap_or(&mix.pre).clone();
         let pre = steer_per_stream(traversal, Place::Site(site), Signal::PoolWeights, pre);
-        let h = weighted(pre.clone(), state.streams.clone());
+        let h = read_streams(pre.clone(), state.streams.clone());
         show(traversal, Place::Site(site), Signal::Reading, || h.clone());
         show_per_stream(traversal, Place::Site(site), Signal::PoolWeights, || pre.clone());
         mix.show(site, traversal);
@@ -276,7 +263,7 @@ impl<M: Mixer> Residual for MixedStreams<M> {
             .map(|weights| steer_per_stream(traversal, Place::Out, Signal::PoolWeights, weights));
         let out: Tensor<3> = match &weights {
             None => streams.sum_dim(2).squeeze_dim(2),
-            Some(weights) => weighted(weights.clone(), streams),
+            Some(weights) => read_streams(weights.clone(), streams),
         };
         show(traversal, Place::Out, Signal::Reading, || out.clone());
         if let Some(weights) = weights {

@@ -2,11 +2,14 @@
 //! is left out and says so: see docs/backends.md.
 
 use hadal_files::testing::skip;
-use hadal_kernels::fused_calls;
+use hadal_kernels::{cube_calls, fused_calls};
 use hadal_model::{DEVICES, Precision, device_named};
 use hadal_study::{DEFAULT_TOLERANCE, parity};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// The operations that have kernels of ours on GPUs; each is met by one of the goldens.
+const KERNELS: [&str; 7] = ["gated_pool", "gated_write", "mix", "pool", "read", "rms_norm", "turn"];
 
 fn goldens() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
@@ -17,7 +20,7 @@ fn goldens() -> Vec<PathBuf> {
 
 #[test]
 #[allow(clippy::print_stderr, reason = "a skipped test must say so")]
-fn the_goldens_agree_on_every_other_backend_that_is_here_and_nothing_is_fused() {
+fn the_goldens_agree_on_every_other_backend_that_is_here_and_take_its_kernels() {
     for name in DEVICES.into_iter().filter(|&name| name != "flex") {
         let device = match device_named(name) {
             Ok(device) => device,
@@ -35,7 +38,9 @@ fn the_goldens_agree_on_every_other_backend_that_is_here_and_nothing_is_fused() 
             wrong.extend(differing.map(|c| (directory.clone(), c)));
         }
         assert!(wrong.is_empty(), "{name}: {wrong:#?}");
-        assert_eq!(fused_calls(), before, "{name}: a fused operation was run");
+        assert_eq!(fused_calls(), before, "{name}: a fused operation of the CPU was run");
+        let taken: Vec<_> = cube_calls().into_keys().collect();
+        assert_eq!(taken, KERNELS, "{name}: kernels that were taken");
         eprintln!("passed: {} goldens on {name}, {device:?}", goldens().len());
     }
 }

@@ -12,11 +12,12 @@
 //! Eq. 14: `beta = 1/X`, `X = sqrt(gated / 21) (e^3 + 1)`. arXiv 2605.23259.
 
 mod gate;
+mod streams;
 
 use crate::fused::{FusedOptions, Junction, gain, join, readers};
 use crate::norm::{RmsNorm, final_norm, sub_layer_norms};
 use crate::policy::{About, Cost, InitialGate, InvalidPolicy, PolicyConfig, check_streams};
-use crate::pool::{Pooled, Source, pool};
+use crate::pool::Pooled;
 use crate::probe::{Place, Signal, show, show_per_stream, show_streams};
 use crate::residual::{Read, Residual};
 use crate::site::{Dimensions, Site};
@@ -29,6 +30,7 @@ use gate::{IndependentStart, MultiGateKind, StreamGate, scaled};
 use hadal_cpu::streams::mgr::{self, Gate, Mgr, Settings};
 use hadal_cpu::streams::{Skip, Stream};
 use serde::{Deserialize, Serialize};
+use streams::{Reading, Streams};
 
 /// Settings of [`MultiGate`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,31 +243,26 @@ impl MultiGate {
 }
 
 impl Residual for MultiGate {
-    /// At most n streams; fewer while they are being filled.
-    type State = Vec<Source>;
+    type State = Streams;
     /// `None` while streams are being filled.
     type Ticket = Option<Opening>;
 
-    fn open(&self, embedding: Tensor<3>) -> Vec<Source> {
-        vec![Source::new(embedding, self.eps)]
+    fn open(&self, embedding: Tensor<3>) -> Streams {
+        Streams::new(embedding, self.streams, self.eps)
     }
 
     fn read(
         &self,
         site: Site,
-        streams: &Vec<Source>,
+        streams: &Streams,
         traversal: &mut Traversal,
     ) -> Read<Option<Opening>> {
         let place = Place::Site(site);
-        let h = match site.index.checked_sub(1) {
-            None => streams[0].value.clone(),
-            Some(query) => {
-                let Pooled { value, weights } = pool(streams, scaled(&self.queries[query]));
-                show_per_stream(traversal, place, Signal::PoolWeights, || weights);
-                value
-            }
-        };
-        let gates = self.gate(site).map(|gate| gate.forward(streams));
+        let query = site.index.checked_sub(1).map(|query| scaled(&self.queries[query]));
+        let (Reading { value: h, weights }, gates) = streams.read(query, self.gate(site), self.eps);
+        if let Some(weights) = weights {
+            show_per_stream(traversal, place, Signal::PoolWeights, || weights);
+        }
         show(traversal, place, Signal::Reading, || h.clone());
         if let Some(gates) = &gates {
             show_per_stream(traversal, place, Signal::Gates, || gates.clone());
@@ -281,29 +278,16 @@ impl Residual for MultiGate {
     fn write(
         &self,
         site: Site,
-        mut streams: Vec<Source>,
+        streams: Streams,
         opening: Option<Opening>,
         output: Tensor<3>,
         traversal: &mut Traversal,
-    ) -> Vec<Source> {
-        match opening {
-            None => streams.push(Source::new(output, self.eps)),
-            Some(Opening { gates, skipped }) => {
-                for (i, stream) in streams.iter_mut().enumerate() {
-                    let s = stream.value.clone();
-                    let step = gates.clone().narrow(2, i, 1) * (output.clone() - s.clone());
-                    let moved = s.clone() + step;
-                    let moved = match &skipped {
-                        Some(skipped) => moved.mask_where(skipped.clone().expand(s.dims()), s),
-                        None => moved,
-                    };
-                    *stream = Source::new(moved, self.eps);
-                }
-            }
-        }
-        show_streams(traversal, Place::Site(site), Signal::Streams, || {
-            Tensor::stack(streams.iter().map(|s| s.value.clone()).collect(), 2)
-        });
+    ) -> Streams {
+        let streams = match opening {
+            None => streams.with(output, self.eps),
+            Some(opening) => streams.moved(opening, output, self.eps),
+        };
+        show_streams(traversal, Place::Site(site), Signal::Streams, || streams.all());
         streams
     }
 
@@ -313,9 +297,8 @@ impl Residual for MultiGate {
             .then_some("it fills one of the streams that all later gates expect")
     }
 
-    fn between(&self, _: Place, streams: &Vec<Source>) -> Option<Tensor<4>> {
-        let values = streams.iter().map(|stream| stream.value.clone()).collect();
-        Some(Tensor::stack(values, 2))
+    fn between(&self, _: Place, streams: &Streams) -> Option<Tensor<4>> {
+        Some(streams.all())
     }
 
     fn stream_params(&self, junctions: &[Junction], _: &FusedOptions) -> Vec<Tensor<1>> {
@@ -366,8 +349,8 @@ impl Residual for MultiGate {
         self.skipping = skipping;
     }
 
-    fn close(&self, streams: Vec<Source>, traversal: &mut Traversal) -> Tensor<3> {
-        let Pooled { value, weights } = pool(&streams, scaled(&self.out));
+    fn close(&self, streams: Streams, traversal: &mut Traversal) -> Tensor<3> {
+        let Pooled { value, weights } = streams.pool(scaled(&self.out), self.eps);
         show(traversal, Place::Out, Signal::Reading, || value.clone());
         show_per_stream(traversal, Place::Out, Signal::PoolWeights, || weights);
         self.final_norm.forward(value)

@@ -31,7 +31,7 @@ use burn::tensor::{
     activation::{sigmoid, softmax, softplus},
 };
 use hadal_cpu::streams::{Nag, Skip, Stream};
-use hadal_kernels::{rms, root_mean_square};
+use hadal_kernels::{root_mean_square, turn};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`NormAgnostic`].
@@ -245,13 +245,6 @@ impl NormAgnostic {
     }
 }
 
-/// The part of `f` that turns r: centred, orthogonal to r, of unit mean square.
-fn turning_part(f: Tensor<3>, r: Tensor<3>) -> Tensor<3> {
-    let centred = f.clone() - f.mean_dim(2);
-    let along = (centred.clone() * r.clone()).sum_dim(2) / r.clone().square().sum_dim(2);
-    rms(centred - along * r, DIRECTION_EPS)
-}
-
 impl Residual for NormAgnostic {
     type State = Lanes;
     type Ticket = Turn;
@@ -292,14 +285,12 @@ impl Residual for NormAgnostic {
         &self,
         site: Site,
         lanes: Lanes,
-        turn: Turn,
+        ticket: Turn,
         output: Tensor<3>,
         traversal: &mut Traversal,
     ) -> Lanes {
-        let Turn { gain, skipped } = turn;
-        let u = turning_part(output, lanes.direction.clone());
-        // The measured norm: dividing by the predicted sqrt(1 + g^2) would let rounding drift.
-        let turned = rms(lanes.direction.clone() + gain.clone() * u, 0.0);
+        let Turn { gain, skipped } = ticket;
+        let turned = turn(lanes.direction.clone(), output, gain.clone(), DIRECTION_EPS);
         let grown = lanes.log_norm.clone() + gain.square().log1p() * 0.5;
         let after = match skipped {
             None => Lanes { direction: turned, log_norm: grown },

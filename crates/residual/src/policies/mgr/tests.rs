@@ -5,6 +5,7 @@ mod skipping;
 mod start;
 
 use super::*;
+use crate::pool::{Source, pool};
 use crate::probe::Recorder;
 use crate::testing::{
     Stand, assert_close, assert_gradients, assert_near, assert_tokens_are_independent, chosen,
@@ -264,12 +265,12 @@ fn reordered_streams_and_biases_read_the_same() {
         let (site, f) = (Site::new(2), normal("write", [2, 3, 5]));
         let streams = policy.write(
             site,
-            streams,
+            streams.into(),
             Some(Opening { gates: beta.clone(), skipped: None }),
             f,
             &mut Traversal::default(),
         );
-        (beta, pool(&streams, normal("query", [5])).value)
+        (beta, streams.pool(normal("query", [5]), 1e-6).value)
     };
     for kind in [MultiGateKind::Independent, MultiGateKind::Competitive] {
         let (beta, read) = step(kind, [0, 1, 2]);

@@ -6,12 +6,10 @@ use crate::observer::{Finished, Unobserved};
 use std::path::Path;
 
 fn config(policy: &str) -> RunConfig {
-    let text = format!(
-        "[train]\nsteps = 8\nbatch = 2\naccumulate = 2\n[model]\nd_model = 16\nn_layers = 2\nn_heads = 2\n\
+    let text = "[train]\nsteps = 8\nbatch = 2\naccumulate = 2\n[model]\nd_model = 16\nn_layers = 2\nn_heads = 2\n\
          [data.generated]\ntask = \"khop\"\nlength = 24\n[schedule]\nwarmup_steps = 2\n\
-         [checkpoint]\nevery_steps = 0\n"
-    );
-    let layers = crate::ConfigLayers::default().with_toml(&text, "test").unwrap();
+         [checkpoint]\nevery_steps = 0\n";
+    let layers = crate::ConfigLayers::default().with_toml(text, "test").unwrap();
     layers.with_residual(&policy.parse().unwrap()).unwrap().finish().unwrap()
 }
 
