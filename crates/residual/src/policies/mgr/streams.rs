@@ -9,6 +9,7 @@ use hadal_kernels::{
 };
 
 /// At most n streams; fewer while they are being filled.
+#[allow(clippy::large_enum_variant, reason = "there is one in a pass")]
 pub enum Streams {
     /// Each by itself.
     Apart(Vec<Source>),
