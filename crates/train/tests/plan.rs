@@ -63,6 +63,7 @@ fn measured(config: &RunConfig) -> u64 {
     peak(run).1 as u64
 }
 
+#[allow(clippy::print_stderr, reason = "shown if a test fails")]
 fn ratio(size: &str, policy: &str, settings: &[&str]) -> f64 {
     let config = config(size, policy, settings);
     let plan = planned(&config);
