@@ -66,7 +66,10 @@ impl Failure {
             Colours::None => ("", ""),
             Colours::Few | Colours::All => ("\x1b[1;31m", "\x1b[0m"),
         };
-        stderr().send(&format!("{red}error{plain}: {}{}\n", rank_name(), visible(&self.message)));
+        // What begins with the name of a rank is not about this one.
+        let about_another = self.message.starts_with("rank ");
+        let name = if about_another { String::new() } else { rank_name() };
+        stderr().send(&format!("{red}error{plain}: {name}{}\n", visible(&self.message)));
         ExitCode::from(self.code)
     }
 }

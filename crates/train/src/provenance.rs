@@ -22,6 +22,14 @@ pub fn set_commit(commit: &'static str) {
     let _ = COMMIT.set(commit);
 }
 
+static THREADS: OnceLock<usize> = OnceLock::new();
+
+/// Says that another number of threads computes than `hadal_cpu::pool::threads` would take.
+pub fn set_threads(threads: usize) {
+    // A program makes its threads once.
+    let _ = THREADS.set(threads);
+}
+
 /// What would make a run with these settings. This opens the data, but does not read it.
 pub fn of(config: &RunConfig) -> Result<Provenance, FeedError> {
     let feed = config.open_feed()?;
@@ -103,7 +111,7 @@ fn here() -> Provenance {
         executable: executable(),
         cpu: cpu_model(),
         // Asking rayon itself would start its threads.
-        threads: Some(threads()),
+        threads: Some(THREADS.get().copied().unwrap_or_else(threads)),
         backend: Some("burn 0.22.1 flex, f32".into()),
         os: Some(std::env::consts::OS.into()),
         architecture: Some(std::env::consts::ARCH.into()),

@@ -97,8 +97,12 @@ impl Train {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let ranks = job::join()?;
         let leads = ranks.rank() == 0;
+        let threads = job::threads(&*ranks)?;
+        if let Some(threads) = threads {
+            hadal_train::provenance::set_threads(threads);
+        }
         // Before anything computes: the first to do so would make another pool.
-        let _ = start_pool(job::threads(&*ranks)?);
+        let _ = start_pool(threads);
         let trainer = match &self.resume {
             Some(run) => {
                 let trainer = Trainer::resume_among(run, self.device.given(), self.strict, ranks)?;
