@@ -8,8 +8,8 @@ use hadal_kernels::{
     GateWeights, MOST_GATED_STREAMS, gated_write, pool_and_gate_streams, pool_streams, takes_cubes,
 };
 
-/// At most n streams; fewer while they are being filled.
-#[allow(clippy::large_enum_variant, reason = "there is one in a pass")]
+/// At most n streams; fewer while they are being filled. There is one in a pass, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 pub enum Streams {
     /// Each by itself.
     Apart(Vec<Source>),
