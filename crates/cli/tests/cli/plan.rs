@@ -112,8 +112,8 @@ fn settings_change_what_is_planned() {
 #[test]
 fn what_does_not_fit_is_said_with_what_would() {
     let said = |options: &[&str]| plan(&[&["--flops", "1T"], options].concat()).succeeded().stdout;
-    let some = said(&["--preset", "l", "--memory", "24GB"]);
-    assert!(some.contains("do not fit into 24.00 GB; passes of at most"), "{some}");
+    let some = said(&["--preset", "l", "--memory", "48GB"]);
+    assert!(some.contains("do not fit into 48.00 GB; passes of at most"), "{some}");
     let none = said(&["--preset", "70b", "--devices", "512", "--memory", "80GB"]);
     assert!(none.contains("nothing fits into 80.00 GB: one sequence takes"), "{none}");
     assert!(none.contains("weights and gradients alone are"), "{none}");
