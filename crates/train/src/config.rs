@@ -89,7 +89,7 @@ pub struct TrainSection {
     /// runs can continue.
     #[serde(default, skip_serializing_if = "is_f32")]
     pub precision: Precision,
-    /// Where the model is: one of [`DEVICES`](hadal_model::DEVICES). Left out of files unless it is another than the
+    /// Where the model is: one of [`DEVICES`]. Left out of files unless it is another than the
     /// CPU, so that older runs can continue.
     #[serde(default = "cpu", skip_serializing_if = "is_cpu")]
     pub device: String,

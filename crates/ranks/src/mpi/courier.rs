@@ -504,7 +504,11 @@ impl Courier {
                 self.leaving.as_mut()?.speaks = true;
                 None
             }
-            Some(_) => (speaks || late).then_some(Departure::Abort(code)),
+            // Not before others know that it is said: they would say it as well.
+            Some(_) => {
+                let known = have_left || self.failed.is_some();
+                (speaks && known || late).then_some(Departure::Abort(code))
+            }
             None if settled => Some(Departure::Together(self.departing.take()?.reply)),
             None => (code != 0 && late).then_some(Departure::Abort(code)),
         }
