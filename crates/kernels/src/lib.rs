@@ -54,8 +54,8 @@ pub use route::{gather, indices, scatter};
 pub use seen::{SeenRows, SeenTokens};
 pub use step::{AttentionStep, LinearStep, MlpStep, Room, ValueStep};
 pub use streams::{
-    GateWeights, MOST_GATED_STREAMS, gated_write, mix_streams, pool_and_gate_streams, pool_streams,
-    read_streams, turn, turning_part,
+    GateWeights, MOST_GATED_STREAMS, MOST_POOLED_GROUPS, gated_write, mix_streams,
+    pool_and_gate_streams, pool_sources, pool_streams, read_streams, turn, turning_part,
 };
 pub use tensors::{change_values, take_gradient};
 pub use total::total;

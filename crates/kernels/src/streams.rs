@@ -40,6 +40,40 @@ pub fn pool_streams(streams: Tensor<4>, query: Tensor<1>, eps: f64) -> (Tensor<3
     (weighted(weights.clone(), streams), weights.detach())
 }
 
+/// Softmaxes of a reading that have kernels; a unit keeps a number of each.
+pub const MOST_POOLED_GROUPS: usize = 32;
+
+/// Reads sources, each a tensor of its own, through a query whose groups of neighbouring channels have a softmax each:
+/// `h = sum_i softmax_i(query . rms(v_i)) v_i`, and the weights, through which nothing is learned. Without `eps` the sources
+/// are normalised already and are their own keys.
+///
+/// # Shapes
+/// - `sources`: at least one, `[B, T, d]` each
+/// - `query`: `[d]`
+/// - output: `[B, T, d]` and `[B, T, sources, groups]`
+pub fn pool_sources(
+    sources: &[Tensor<3>],
+    query: Tensor<1>,
+    groups: usize,
+    eps: Option<f64>,
+) -> (Tensor<3>, Tensor<4>) {
+    #[cfg(feature = "gpu")]
+    if groups <= MOST_POOLED_GROUPS && kernel(&sources[0], "pool_sources") {
+        return crate::cube::pool_sources(sources, query, groups, eps);
+    }
+    let [batch, time, width] = sources[0].dims();
+    let all: Tensor<4> = Tensor::stack(sources.to_vec(), 2);
+    let grouped = |x: Tensor<4>| x.reshape([batch, time, sources.len(), groups, width / groups]);
+    let products = grouped(all.clone() * query.unsqueeze()).sum_dim(4);
+    let scores = match eps {
+        Some(eps) => products * inverse_rms(all.clone(), eps).unsqueeze_dim(4),
+        None => products,
+    };
+    let weights = softmax(scores, 2);
+    let reading = (grouped(all) * weights.clone()).sum_dim(2).reshape([batch, time, width]);
+    (reading, weights.detach().squeeze_dim(4))
+}
+
 /// How MGR's gates follow from streams.
 #[derive(Clone, Debug)]
 pub struct GateWeights {

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use hadal_files::testing::skip;
 use hadal_kernels::{
     GateWeights, Planes, cube_calls, gated_write, mix_streams, plainly, pool_and_gate_streams,
-    pool_streams, read_streams, rms_norm, turn, with_planes,
+    pool_sources, pool_streams, read_streams, rms_norm, turn, with_planes,
 };
 
 const EPS: f64 = 1e-6;
@@ -128,6 +128,29 @@ fn pools_agree() {
     }
 }
 
+/// Sources within a kernel's and beyond, groups and none, keys that are normalised and values that are.
+#[test]
+fn pools_of_sources_agree() {
+    let cases = [
+        (3, 33, 1, 1, Some(EPS)),
+        (3, 33, 6, 3, Some(EPS)),
+        (130, 300, 3, 1, Some(EPS)),
+        (130, 300, 9, 1, None),
+        (130, 300, 4, 5, None),
+    ];
+    for (tokens, width, count, groups, eps) in cases {
+        let case = format!("{tokens} x {count} x {width}, groups {groups}, eps {eps:?}");
+        let mut sizes = vec![tokens * width; count];
+        sizes.push(width);
+        agree("pool_sources", &case, &sizes, &|inputs| {
+            let row = |x: &Tensor<1>| x.clone().reshape([1, tokens, width]);
+            let sources: Vec<_> = inputs[..count].iter().map(row).collect();
+            let query = inputs[count].clone() * 0.3;
+            pool_sources(&sources, query, groups, eps).0.reshape([tokens * width])
+        });
+    }
+}
+
 #[test]
 fn readings_and_gates_agree() {
     for [tokens, width] in SHAPES {
@@ -161,8 +184,11 @@ fn weights_of_readings_agree() {
         let alone = pool_streams(streams.clone(), number(2, 33), EPS).1;
         let gate = GateWeights { query, bias, competitive: true };
         let gated = pool_and_gate_streams(streams, number(2, 33), gate, EPS).1;
+        let sources = [5, 6, 7, 8, 9].map(|seed| number(seed, 6 * 33).reshape([2, 3, 33]));
+        let apart = pool_sources(&sources, number(2, 33), 3, Some(EPS)).1;
         assert_eq!((alone.dims(), gated.dims()), ([2, 3, 4], [2, 3, 4]));
-        vec![values(alone.reshape([24])), values(gated.reshape([24]))]
+        assert_eq!(apart.dims(), [2, 3, 5, 3]);
+        vec![values(alone.reshape([24])), values(gated.reshape([24])), values(apart.reshape([90]))]
     };
     assert_close("weights", &seen(&device), &seen(&Device::flex()), 1e-5);
 }

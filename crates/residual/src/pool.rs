@@ -5,7 +5,7 @@
 //! by `1/sqrt(d)`.
 
 use burn::tensor::{Tensor, activation::softmax};
-use hadal_kernels::{inverse_rms, rms};
+use hadal_kernels::{MOST_POOLED_GROUPS, inverse_rms, pool_sources, rms, takes_cubes};
 
 /// A vector per token that can be pooled.
 ///
@@ -15,21 +15,33 @@ use hadal_kernels::{inverse_rms, rms};
 pub struct Source {
     /// `[B, T, d]`
     pub value: Tensor<3>,
-    /// `[B, T, 1]`
-    inverse_rms: Tensor<3>,
+    /// None if the value is its own key.
+    eps: Option<f64>,
+    /// `[B, T, 1]`; none where kernels find it.
+    inverse_rms: Option<Tensor<3>>,
 }
 
 impl Source {
     /// Makes a vector poolable.
     pub fn new(value: Tensor<3>, eps: f64) -> Self {
-        Self { inverse_rms: inverse_rms(value.clone(), eps), value }
+        let inverse_rms = (!takes_cubes(&value.device())).then(|| inverse_rms(value.clone(), eps));
+        Self { inverse_rms, eps: Some(eps), value }
     }
 
     /// A source whose value is normalised already: it is its own key.
     pub fn normalised(value: Tensor<3>, eps: f64) -> Self {
         let value = rms(value, eps);
-        let [batch, time, _] = value.dims();
-        Self { inverse_rms: Tensor::ones([batch, time, 1], &value.device()), value }
+        Self { inverse_rms: None, eps: None, value }
+    }
+
+    /// What makes keys of values. `[B, T, 1]`
+    fn inverse_rms(&self) -> Tensor<3> {
+        let [batch, time, _] = self.value.dims();
+        match (&self.inverse_rms, self.eps) {
+            (Some(inverse), _) => inverse.clone(),
+            (None, Some(eps)) => inverse_rms(self.value.clone(), eps),
+            (None, None) => Tensor::ones([batch, time, 1], &self.value.device()),
+        }
     }
 
     /// `query . rms(value)` for each token.
@@ -38,7 +50,7 @@ impl Source {
     /// - `query`: `[d]`
     /// - output: `[B, T, 1]`
     pub fn score(&self, query: Tensor<1>) -> Tensor<3> {
-        project(self.value.clone(), query.unsqueeze_dim(1)) * self.inverse_rms.clone()
+        project(self.value.clone(), query.unsqueeze_dim(1)) * self.inverse_rms()
     }
 }
 
@@ -55,6 +67,9 @@ pub(crate) struct Pooled {
 /// # Shapes
 /// - `query`: `[d]`
 pub(crate) fn pool(sources: &[Source], query: Tensor<1>) -> Pooled {
+    if takes_cubes(&query.device()) {
+        return pool_by_kernels(sources, query, 1);
+    }
     let scores = sources.iter().map(|source| source.score(query.clone())).collect();
     let weights = softmax(Tensor::cat(scores, 2), 2);
     let value = sources
@@ -75,11 +90,14 @@ pub(crate) fn pool_in_groups(sources: &[Source], query: Tensor<1>, groups: usize
     if groups == 1 {
         return pool(sources, query);
     }
+    if groups <= MOST_POOLED_GROUPS && takes_cubes(&query.device()) {
+        return pool_by_kernels(sources, query, groups);
+    }
     let [batch, time, width] = sources[0].value.dims();
     let grouped = |x: Tensor<3>| x.reshape([batch, time, groups, width / groups]);
     let score = |source: &Source| {
         let product = source.value.clone() * query.clone().unsqueeze();
-        grouped(product).sum_dim(3) * source.inverse_rms.clone().unsqueeze_dim(3)
+        grouped(product).sum_dim(3) * source.inverse_rms().unsqueeze_dim(3)
     };
     let weights = softmax(Tensor::cat(sources.iter().map(score).collect(), 3), 3);
     let value = sources
@@ -92,6 +110,13 @@ pub(crate) fn pool_in_groups(sources: &[Source], query: Tensor<1>, groups: usize
         value: value.reshape([batch, time, width]),
         weights: weights.mean_dim(2).squeeze_dim(2),
     }
+}
+
+/// [`pool_in_groups`] as GPUs' kernels take sources.
+fn pool_by_kernels(sources: &[Source], query: Tensor<1>, groups: usize) -> Pooled {
+    let values: Vec<_> = sources.iter().map(|source| source.value.clone()).collect();
+    let (value, weights) = pool_sources(&values, query, groups, sources[0].eps);
+    Pooled { value, weights: weights.mean_dim(3).squeeze_dim(3) }
 }
 
 /// `x W` without a batched product: `[B, T, d] x [d, m] -> [B, T, m]`.
@@ -149,6 +174,21 @@ mod tests {
         for (token, length) in read.iter().enumerate() {
             let longest = lengths.iter().map(|l| l[token]).fold(0.0, f32::max);
             assert!(*length <= longest * (1.0 + 1e-5), "token {token}: {length} > {longest}");
+        }
+    }
+
+    #[test]
+    fn what_kernels_are_held_to_is_the_same_pool() {
+        let (query, vectors) =
+            (normal("query", [5]), [0, 1, 2].map(|i| normal(&format!("v.{i}"), [2, 3, 5])));
+        for groups in [1, 5] {
+            for make in [Source::new, Source::normalised] {
+                let sources = vectors.clone().map(|v| make(v, EPS));
+                let pooled = pool_in_groups(&sources, query.clone(), groups);
+                let twin = pool_by_kernels(&sources, query.clone(), groups);
+                assert_close(pooled.value, twin.value, 1e-6);
+                assert_close(pooled.weights, twin.weights, 1e-6);
+            }
         }
     }
 

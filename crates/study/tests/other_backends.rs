@@ -9,7 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The operations that have kernels of ours on GPUs; each is met by one of the goldens.
-const KERNELS: [&str; 7] = ["gated_pool", "gated_write", "mix", "pool", "read", "rms_norm", "turn"];
+const KERNELS: [&str; 8] =
+    ["gated_pool", "gated_write", "mix", "pool", "pool_sources", "read", "rms_norm", "turn"];
 
 /// All goldens, or those whose names begin as `HADAL_GOLDENS` lists: `mgr,nag`.
 fn goldens() -> Vec<PathBuf> {

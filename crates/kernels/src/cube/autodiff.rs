@@ -2,6 +2,7 @@
 //! derivatives.
 
 use super::Cubes;
+use super::sources::Manner;
 use crate::path::Planes;
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
@@ -56,6 +57,11 @@ step! { Mix(weights, streams, write) keeps(a, b, c) with(planes: Planes)
 |d| B::mix_back(a, b, c, d, planes) }
 step! { Turn(direction, write, gain) keeps(a, b, kept) with(planes: Planes)
 |d| B::turn_back(a, b, kept, d, planes) }
+step! { Attach(reading, source, query) keeps(a, b, kept, whole) with(index: usize, manner: Manner)
+|d| {
+    let (d_source, d_query) = B::source_back(a, b, kept, whole, d.clone(), index, manner);
+    (d, d_source, d_query)
+} }
 
 /// Records a step if anything is learned through it.
 macro_rules! record {
@@ -270,5 +276,73 @@ impl<B: Cubes, C: CheckpointStrategy> Cubes for Autodiff<B, C> {
         let [direction, write, kept, d_after] = inputs;
         let (direction, write, gain) = B::turn_back(direction, write, kept, d_after, planes);
         (constant!(direction), constant!(write), constant!(gain))
+    }
+
+    fn score_sources(
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        fourth: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        count: usize,
+        epsilon: f32,
+        manner: Manner,
+    ) -> FloatTensor<Self> {
+        let inputs = [first, second, third, fourth, query].map(|tensor| tensor.into_primitive());
+        let [first, second, third, fourth, query] = inputs;
+        constant!(B::score_sources(first, second, third, fourth, query, count, epsilon, manner))
+    }
+
+    fn weigh_sources(scores: FloatTensor<Self>, manner: Manner) -> FloatTensor<Self> {
+        constant!(B::weigh_sources(scores.into_primitive(), manner))
+    }
+
+    fn read_sources(
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        fourth: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        before: FloatTensor<Self>,
+        begin: usize,
+        count: usize,
+        manner: Manner,
+    ) -> FloatTensor<Self> {
+        let inputs =
+            [first, second, third, fourth, kept, before].map(|tensor| tensor.into_primitive());
+        let [first, second, third, fourth, kept, before] = inputs;
+        constant!(B::read_sources(first, second, third, fourth, kept, before, begin, count, manner))
+    }
+
+    /// The gradient of a reading goes through unchanged, so every source of it is given the same one.
+    fn attach_source(
+        reading: FloatTensor<Self>,
+        source: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        index: usize,
+        manner: Manner,
+    ) -> FloatTensor<Self> {
+        let nodes = [reading.node(), source.node(), query.node()];
+        let inputs = [source, query, kept, reading].map(|tensor| tensor.into_primitive());
+        let reading = inputs[3].clone();
+        record!(Attach { index, manner }, nodes, inputs, reading)
+    }
+
+    fn source_back(
+        source: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        reading: FloatTensor<Self>,
+        d_reading: FloatTensor<Self>,
+        index: usize,
+        manner: Manner,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let inputs =
+            [source, query, kept, reading, d_reading].map(|tensor| tensor.into_primitive());
+        let [source, query, kept, reading, d_reading] = inputs;
+        let (d_source, d_query) =
+            B::source_back(source, query, kept, reading, d_reading, index, manner);
+        (constant!(d_source), constant!(d_query))
     }
 }

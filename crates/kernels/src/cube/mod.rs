@@ -16,7 +16,9 @@ mod gates;
 mod launch;
 mod mixing;
 mod pool;
+mod pooled;
 mod rms;
+mod sources;
 mod sums;
 mod turn;
 
@@ -27,6 +29,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{DType, Shape, Tensor};
 use burn_cubecl::CubeBackend;
+pub(crate) use pooled::pool_sources;
+use sources::Manner;
 
 /// `[.., n, d]` without n.
 fn without_streams(streams: &Shape) -> Shape {
@@ -250,6 +254,69 @@ pub(crate) trait Cubes: Backend {
         d_after: FloatTensor<Self>,
         planes: Planes,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// The inverse RMS and scores of the first `count` of these sources; the others are not looked at.
+    #[fusion(meta = |first, _second, _third, _fourth, _query, count, _epsilon, manner| {
+        for_each_row(first, last(first), *count * manner.scored())
+    })]
+    fn score_sources(
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        fourth: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        count: usize,
+        epsilon: f32,
+        manner: Manner,
+    ) -> FloatTensor<Self>;
+
+    /// What is kept of a reading, from the inverse RMS and scores of all sources.
+    #[fusion(meta = |scores, manner| {
+        for_each_row(scores, last(scores), manner.sources * manner.kept())
+    })]
+    fn weigh_sources(scores: FloatTensor<Self>, manner: Manner) -> FloatTensor<Self>;
+
+    /// The weighted sum of the first `count` of these sources, which begin at `begin` of all, and of what was read `before`
+    /// them; at the beginning that is not looked at.
+    #[fusion(meta = |first, _second, _third, _fourth, _kept, _before, _begin, _count, _manner| {
+        first.clone()
+    })]
+    fn read_sources(
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        fourth: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        before: FloatTensor<Self>,
+        begin: usize,
+        count: usize,
+        manner: Manner,
+    ) -> FloatTensor<Self>;
+
+    /// The same reading, through which this source and the query now learn.
+    #[fusion(meta = |reading, _source, _query, _kept, _index, _manner| reading.clone())]
+    fn attach_source(
+        reading: FloatTensor<Self>,
+        source: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        index: usize,
+        manner: Manner,
+    ) -> FloatTensor<Self>;
+
+    /// Gradients of a source and of the query through it.
+    #[fusion(meta = |source, query, _kept, _reading, _d, _index, _manner| {
+        (source.clone(), query.clone())
+    })]
+    fn source_back(
+        source: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        reading: FloatTensor<Self>,
+        d_reading: FloatTensor<Self>,
+        index: usize,
+        manner: Manner,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
 impl Cubes for CubeBackend {
@@ -386,6 +453,61 @@ impl Cubes for CubeBackend {
         planes: Planes,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         turn::backward(direction, write, kept, d_after, planes)
+    }
+
+    fn score_sources(
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        fourth: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        count: usize,
+        epsilon: f32,
+        manner: Manner,
+    ) -> FloatTensor<Self> {
+        sources::scores([first, second, third, fourth], query, count, epsilon, manner)
+    }
+
+    fn weigh_sources(scores: FloatTensor<Self>, manner: Manner) -> FloatTensor<Self> {
+        sources::weigh(scores, manner)
+    }
+
+    fn read_sources(
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        fourth: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        before: FloatTensor<Self>,
+        begin: usize,
+        count: usize,
+        manner: Manner,
+    ) -> FloatTensor<Self> {
+        let before = (begin > 0).then_some(before);
+        sources::read([first, second, third, fourth], kept, before, begin, count, manner)
+    }
+
+    fn attach_source(
+        reading: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: usize,
+        _: Manner,
+    ) -> FloatTensor<Self> {
+        reading
+    }
+
+    fn source_back(
+        source: FloatTensor<Self>,
+        query: FloatTensor<Self>,
+        kept: FloatTensor<Self>,
+        reading: FloatTensor<Self>,
+        d_reading: FloatTensor<Self>,
+        index: usize,
+        manner: Manner,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        sources::backward(source, query, kept, reading, d_reading, index, manner)
     }
 }
 

@@ -104,7 +104,7 @@ fn plain_columns(
     }
 }
 
-/// `sum_row weight x`
+/// `sum_row weight x`, with a weight for each group of neighbouring columns.
 #[cube(launch)]
 fn weighted_columns(
     x: &Tensor<f32>,
@@ -112,15 +112,17 @@ fn weighted_columns(
     sums: &mut Tensor<f32>,
     rows: u32,
     chunk: u32,
+    #[comptime] groups: usize,
     #[comptime] width: usize,
 ) {
     let column = ABSOLUTE_POS_X as usize;
     if column < width {
         let mut row = ABSOLUTE_POS_Y * chunk;
         let end = chunk_end(row, chunk, rows);
+        let group = column / comptime!(width / groups);
         let mut sum = 0.0f32;
         while row < end {
-            sum += x[row as usize * width + column] * weights[row as usize];
+            sum += x[row as usize * width + column] * weights[row as usize * groups + group];
             row += 1;
         }
         sums[ABSOLUTE_POS_Y as usize * width + column] = sum;
@@ -158,6 +160,8 @@ pub(super) enum Terms {
     Plain,
     /// `weight x`
     Weighted(CubeTensor),
+    /// `weight x`, with a weight for each of so many groups of neighbouring columns.
+    Grouped(CubeTensor, usize),
     /// `weight x y`
     Paired(CubeTensor, CubeTensor),
 }
@@ -188,7 +192,13 @@ fn pass(x: CubeTensor, terms: Terms, rows: usize, chunk: usize, width: usize) ->
         Terms::Plain => plain_columns::launch(&client, count, dim, x, out, rows, chunk, width),
         Terms::Weighted(weights) => {
             let weights = weights.into_tensor_arg();
-            weighted_columns::launch(&client, count, dim, x, weights, out, rows, chunk, width);
+            weighted_columns::launch(&client, count, dim, x, weights, out, rows, chunk, 1, width);
+        }
+        Terms::Grouped(weights, groups) => {
+            let weights = weights.into_tensor_arg();
+            weighted_columns::launch(
+                &client, count, dim, x, weights, out, rows, chunk, groups, width,
+            );
         }
         Terms::Paired(y, weights) => {
             let (y, weights) = (y.into_tensor_arg(), weights.into_tensor_arg());
