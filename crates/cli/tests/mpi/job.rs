@@ -30,7 +30,7 @@ const ALLOWED: [(&str, &str); 9] = [
 ];
 
 /// Seconds after which a silent rank is lost.
-pub(crate) const PATIENCE: &str = "3";
+pub(crate) const PATIENCE: &str = "6";
 
 /// The command on so many ranks.
 pub(crate) fn mpirun(ranks: usize, command: &Command) -> Command {
