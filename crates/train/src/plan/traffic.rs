@@ -37,8 +37,8 @@ impl Traffic {
     pub fn of(parameters: u64, devices: u64, wire: Wire) -> Self {
         let others = |bytes: u64| {
             let all = u128::from(parameters) * u128::from(bytes);
-            let devices = u128::from(devices.max(1));
-            u64::try_from(all * (devices - 1) / devices).unwrap_or(u64::MAX)
+            let own = all.div_ceil(u128::from(devices.max(1)));
+            u64::try_from(all - own).unwrap_or(u64::MAX)
         };
         Self { gradients: others(wire.bytes()), parameters: others(Wire::F32.bytes()) }
     }
