@@ -3,11 +3,15 @@
 //! Parts travel while the rank computes, and every rank hears from all others that they live, also from those whose
 //! computing takes long. Nothing here waits for another rank inside of an MPI call.
 
+mod leaving;
+
 use super::Settings;
 use super::letter::{End, LONGEST, Letter, SHORT};
 use super::parts::{Arrived, Parts};
 use crate::{Member, RankError};
 use ferrompi::{Communicator, PersistentRequest, Source};
+pub(super) use leaving::Departure;
+use leaving::{Departing, Leaving};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -25,11 +29,6 @@ const UNDER_WAY: Duration = Duration::from_micros(300);
 const IDLE: Duration = Duration::from_millis(5);
 /// Looks in vain before a pause.
 const EAGER: u32 = 200;
-
-/// How long a rank that fails waits for others to say goodbye.
-const PARTING: Duration = Duration::from_secs(3);
-/// How long those wait to be ended who leave the words to another rank.
-const ENDING: Duration = Duration::from_secs(5);
 
 /// What a rank asks of its courier.
 #[derive(Debug)]
@@ -103,29 +102,6 @@ pub(super) struct Courier {
     told: Option<RankError>,
     leaving: Option<Leaving>,
     departing: Option<Departing>,
-}
-
-struct Leaving {
-    words: Option<String>,
-    reply: Option<Sender<bool>>,
-    until: Instant,
-    speaks: bool,
-}
-
-struct Departing {
-    code: u8,
-    reply: Sender<Result<(), RankError>>,
-    until: Instant,
-}
-
-/// How a courier's work ends.
-pub(super) enum Departure {
-    /// MPI can be finalized; then the rank is told.
-    Together(Sender<Result<(), RankError>>),
-    /// Everything has to end with this code.
-    Abort(u8),
-    /// Nobody asks any more.
-    Dropped,
 }
 
 fn library(error: ferrompi::Error) -> RankError {
@@ -234,28 +210,14 @@ impl Courier {
             Call::Finish(number, reply) => self.parts(number).waiting = Some(reply),
             Call::Leave(words, reply) => {
                 let end = self.end(words.as_ref());
-                let until = Instant::now() + PARTING;
-                self.leaving = Some(Leaving { words, reply: Some(reply), until, speaks: false });
+                self.leaving = Some(Leaving::new(words, reply));
                 let letter = Letter::Leaves(self.entered, end);
                 for to in self.others() {
                     // Whoever cannot be told will see.
                     let _ = self.post(to, &letter);
                 }
             }
-            Call::Depart(code, reply) => {
-                self.departing = Some(Departing { code, reply, until: Instant::now() + ENDING });
-            }
-        }
-    }
-
-    /// Why this rank leaves, as others are told.
-    fn end(&self, words: Option<&String>) -> End {
-        match (words, &self.told) {
-            (None, _) => End::Done,
-            (Some(_), Some(RankError::Lost { member, how })) => {
-                End::Lost(member.clone(), how.clone())
-            }
-            (Some(words), _) => End::Failed(words.clone()),
+            Call::Depart(code, reply) => self.departing = Some(Departing::new(code, reply)),
         }
     }
 
@@ -462,55 +424,5 @@ impl Courier {
             let _ = reply.send(verdict.map(|()| parts.take()));
         }
         self.let_speak();
-    }
-
-    /// Words that several ranks have are said by the lowest of them.
-    fn let_speak(&mut self) {
-        let (gone, rank) = (&self.gone, self.rank);
-        let Some(leaving) = &mut self.leaving else { return };
-        if leaving.reply.is_none() {
-            return;
-        }
-        let said = |mine: &str| {
-            let ends = gone[..rank].iter().flatten().filter_map(|gone| gone.end.as_ref()?.words());
-            ends.into_iter().any(|words| words.contains(mine) || mine.contains(&words))
-        };
-        let speaks = match &leaving.words {
-            None => Some(false),
-            Some(mine) if said(mine) => Some(false),
-            Some(_) if gone[..rank].iter().all(Option::is_some) => Some(true),
-            Some(_) => (Instant::now() > leaving.until || self.failed.is_some()).then_some(true),
-        };
-        if let Some((speaks, reply)) = speaks.zip(leaving.reply.take_if(|_| speaks.is_some())) {
-            leaving.speaks = speaks;
-            let _ = reply.send(speaks);
-        }
-    }
-
-    /// How the work ends, if it does now.
-    fn depart(&mut self) -> Option<Departure> {
-        let Departing { code, until, .. } = self.departing.as_ref()?;
-        let (code, late) = (*code, Instant::now() > *until);
-        let others = || self.gone.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
-        let lost = others().filter_map(|(_, gone)| gone.as_ref()).find(|gone| gone.end.is_none());
-        let trouble = lost.map(|gone| gone.error.clone()).or_else(|| self.failed.clone());
-        let have_left = others().all(|(_, gone)| gone.is_some());
-        let settled = have_left && self.sending.is_empty() && self.receiving.is_empty();
-        let speaks = self.leaving.as_ref().is_some_and(|leaving| leaving.speaks);
-        match trouble {
-            // What it has done is done, but it has to say this.
-            Some(error) if code == 0 => {
-                let _ = self.departing.take()?.reply.send(Err(error));
-                self.leaving.as_mut()?.speaks = true;
-                None
-            }
-            // Not before others know that it is said: they would say it as well.
-            Some(_) => {
-                let known = have_left || self.failed.is_some();
-                (speaks && known || late).then_some(Departure::Abort(code))
-            }
-            None if settled => Some(Departure::Together(self.departing.take()?.reply)),
-            None => (code != 0 && late).then_some(Departure::Abort(code)),
-        }
     }
 }
